@@ -1,0 +1,17 @@
+//! Fairlane's decisions, and nothing else.
+//!
+//! Everything here is plain synchronous code: time, randomness and input are arguments, output is
+//! data. There is no clock, no IO, no async runtime and no wire format in this crate, so the
+//! same code runs in production and in simulation.
+
+pub mod failure;
+pub mod ids;
+pub mod job;
+pub mod models;
+pub mod price;
+
+pub use ids::{JobId, JobSeq, Kind, ModelId, NameError, PoolId, TenantId, Term, WorkerId};
+pub use job::{BATCH_SLA_SECONDS, Cost, CostWeights, Origin, Priority, Tokens, classify};
+
+/// Unix time or a process's own time in milliseconds; which one is said where it is used.
+pub type Millis = u64;

@@ -1,0 +1,334 @@
+//! Names of everything Fairlane keeps on NATS: subjects, streams, buckets, headers.
+//!
+//! This is the only place where a subject is put together or taken apart. All names
+//! hang on one namespace (`fl` by default), so several fleets can share one NATS.
+
+use fairlane_core::{JobId, JobSeq, Priority, TenantId, WorkerId};
+
+/// Prefix of every name: `[a-z][a-z0-9]{0,15}`. `fl` gives `fl.submit.*` and `FL_SUBMIT`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namespace {
+    lower: String,
+    upper: String,
+}
+
+/// A namespace that cannot be used as subject prefix and stream name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "namespace {0:?} is not usable; use 1 to 16 lower-case letters and digits, starting with a letter"
+)]
+pub struct NamespaceError(String);
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self {
+            lower: "fl".to_owned(),
+            upper: "FL".to_owned(),
+        }
+    }
+}
+
+impl Namespace {
+    /// # Errors
+    /// [`NamespaceError`] with the value and the rule.
+    pub fn parse(value: &str) -> Result<Self, NamespaceError> {
+        let fits = (1..=16).contains(&value.len())
+            && value.starts_with(|c: char| c.is_ascii_lowercase())
+            && value
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        if !fits {
+            return Err(NamespaceError(value.to_owned()));
+        }
+        Ok(Self {
+            lower: value.to_owned(),
+            upper: value.to_ascii_uppercase(),
+        })
+    }
+
+    /// The namespace as given, for example `fl`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.lower
+    }
+
+    fn stream(&self, suffix: &str) -> String {
+        format!("{}_{suffix}", self.upper)
+    }
+
+    fn bucket(&self, suffix: &str) -> String {
+        format!("{}_{suffix}", self.lower)
+    }
+
+    /// Stream of submissions as published by anyone.
+    #[must_use]
+    pub fn submit_stream(&self) -> String {
+        self.stream("SUBMIT")
+    }
+
+    /// Stream of accepted jobs: the truth about what is still to be done.
+    #[must_use]
+    pub fn jobs_stream(&self) -> String {
+        self.stream("JOBS")
+    }
+
+    /// Stream of dead letters.
+    #[must_use]
+    pub fn dlq_stream(&self) -> String {
+        self.stream("DLQ")
+    }
+
+    /// Stream that captures the server's advisories about the producer's consumer.
+    #[must_use]
+    pub fn advisory_stream(&self) -> String {
+        self.stream("ADVISORY")
+    }
+
+    /// Stream of settlements, one per attempt.
+    #[must_use]
+    pub fn ledger_stream(&self) -> String {
+        self.stream("LEDGER")
+    }
+
+    /// KV bucket of the leader lease and the scheduler's snapshot.
+    #[must_use]
+    pub fn control_bucket(&self) -> String {
+        self.bucket("control")
+    }
+
+    /// KV bucket of live credits and parked jobs, one key per job sequence.
+    #[must_use]
+    pub fn credits_bucket(&self) -> String {
+        self.bucket("credits")
+    }
+
+    /// KV bucket of tenants' plans, weights and limits.
+    #[must_use]
+    pub fn tenants_bucket(&self) -> String {
+        self.bucket("tenants")
+    }
+
+    /// KV bucket of job records.
+    #[must_use]
+    pub fn status_bucket(&self) -> String {
+        self.bucket("status")
+    }
+
+    /// KV bucket from idempotency key to job.
+    #[must_use]
+    pub fn idem_bucket(&self) -> String {
+        self.bucket("idem")
+    }
+
+    /// Object store of bodies too large for a message.
+    #[must_use]
+    pub fn payload_store(&self) -> String {
+        self.bucket("payloads")
+    }
+
+    /// Durable consumer of the submit stream shared by all producers.
+    #[must_use]
+    pub fn producer_consumer(&self) -> &'static str {
+        "producer"
+    }
+
+    /// Where `tenant` publishes jobs.
+    #[must_use]
+    pub fn submit_subject(&self, tenant: &TenantId) -> String {
+        format!("{}.submit.{tenant}", self.lower)
+    }
+
+    /// All submissions.
+    #[must_use]
+    pub fn submit_filter(&self) -> String {
+        format!("{}.submit.*", self.lower)
+    }
+
+    /// The last token of a submit subject, unchecked. None if the subject is not one.
+    #[must_use]
+    pub fn submit_tenant<'a>(&self, subject: &'a str) -> Option<&'a str> {
+        subject
+            .strip_prefix(self.lower.as_str())?
+            .strip_prefix(".submit.")
+    }
+
+    /// The lane of `tenant` at `priority`.
+    #[must_use]
+    pub fn job_subject(&self, priority: Priority, tenant: &TenantId) -> String {
+        format!("{}.jobs.{}.{tenant}", self.lower, priority.as_str())
+    }
+
+    /// All jobs.
+    #[must_use]
+    pub fn jobs_filter(&self) -> String {
+        format!("{}.jobs.*.*", self.lower)
+    }
+
+    /// Priority and tenant of a job subject. None if it is not one.
+    #[must_use]
+    pub fn parse_job_subject(&self, subject: &str) -> Option<(Priority, TenantId)> {
+        let lane = subject
+            .strip_prefix(self.lower.as_str())?
+            .strip_prefix(".jobs.")?;
+        let (priority, tenant) = lane.split_once('.')?;
+        Some((Priority::parse(priority)?, TenantId::parse(tenant).ok()?))
+    }
+
+    /// Where a dead letter of `reason` (its stable word) for `tenant` goes.
+    #[must_use]
+    pub fn dlq_subject(&self, reason: &str, tenant: &TenantId) -> String {
+        format!("{}.dlq.{reason}.{tenant}", self.lower)
+    }
+
+    /// All dead letters.
+    #[must_use]
+    pub fn dlq_filter(&self) -> String {
+        format!("{}.dlq.*.*", self.lower)
+    }
+
+    /// Settlements of `tenant`.
+    #[must_use]
+    pub fn ledger_subject(&self, tenant: &TenantId) -> String {
+        format!("{}.ledger.{tenant}", self.lower)
+    }
+
+    /// All settlements.
+    #[must_use]
+    pub fn ledger_filter(&self) -> String {
+        format!("{}.ledger.*", self.lower)
+    }
+
+    /// Where workers announce themselves and their free slots; the leader listens.
+    #[must_use]
+    pub fn ready_subject(&self) -> String {
+        format!("{}.ctl.ready", self.lower)
+    }
+
+    /// Where a new leader asks all workers to announce themselves at once.
+    #[must_use]
+    pub fn call_subject(&self) -> String {
+        format!("{}.ctl.call", self.lower)
+    }
+
+    /// Where the leader sends stored credits to `worker`.
+    #[must_use]
+    pub fn credit_subject(&self, worker: &WorkerId) -> String {
+        format!("{}.ctl.credit.{worker}", self.lower)
+    }
+
+    /// Subject under which a key of `bucket` is stored.
+    #[must_use]
+    pub fn kv_subject(bucket: &str, key: &str) -> String {
+        format!("$KV.{bucket}.{key}")
+    }
+
+    /// Key of the leader lease in the control bucket.
+    #[must_use]
+    pub fn leader_key(&self) -> &'static str {
+        "leader"
+    }
+
+    /// Key of the lease on one job in the credits bucket.
+    #[must_use]
+    pub fn lease_key(seq: JobSeq) -> String {
+        seq.0.to_string()
+    }
+
+    /// Key of a job record in the status bucket.
+    #[must_use]
+    pub fn status_key(tenant: &TenantId, job: &JobId) -> String {
+        format!("{tenant}.{job}")
+    }
+}
+
+/// Headers on messages. `Fl-*` are Fairlane's own, the rest are standards.
+pub mod header {
+    /// Job id.
+    pub const JOB: &str = "Fl-Job";
+    /// Idempotency key.
+    pub const KEY: &str = "Fl-Key";
+    /// Kind of work.
+    pub const KIND: &str = "Fl-Kind";
+    /// Model asked for.
+    pub const MODEL: &str = "Fl-Model";
+    /// Pool of the model.
+    pub const POOL: &str = "Fl-Pool";
+    /// Estimated input tokens.
+    pub const INPUT_TOKENS: &str = "Fl-Input-Tokens";
+    /// Expected output tokens.
+    pub const OUTPUT_TOKENS: &str = "Fl-Output-Tokens";
+    /// Not before, unix milliseconds.
+    pub const NOT_BEFORE: &str = "Fl-Not-Before";
+    /// Deadline, unix milliseconds.
+    pub const DEADLINE: &str = "Fl-Deadline";
+    /// When the submission was stored, unix milliseconds.
+    pub const ACCEPTED: &str = "Fl-Accepted";
+    /// Name of the object that holds the body.
+    pub const CLAIM: &str = "Fl-Claim";
+    /// Reason of a dead letter.
+    pub const REASON: &str = "Fl-Reason";
+    /// Facts about a dead letter, JSON.
+    pub const LETTER: &str = "Fl-Letter";
+    /// Line of the file a submission came from, for messages to people.
+    pub const LINE: &str = "Fl-Line";
+    /// W3C trace context.
+    pub const TRACEPARENT: &str = "traceparent";
+    /// W3C trace context, vendor part.
+    pub const TRACESTATE: &str = "tracestate";
+    /// Deduplication id within a stream.
+    pub const MSG_ID: &str = "Nats-Msg-Id";
+    /// Expected revision of a key.
+    pub const EXPECTED_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
+    /// Time to live of a message.
+    pub const TTL: &str = "Nats-TTL";
+    /// Set on KV tombstones.
+    pub const KV_OPERATION: &str = "KV-Operation";
+    /// Set by the server on markers: `MaxAge` when a TTL ended.
+    pub const MARKER_REASON: &str = "Nats-Marker-Reason";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::parse(name).unwrap()
+    }
+
+    #[test]
+    fn a_job_subject_comes_apart_as_it_was_put_together() {
+        let ns = Namespace::default();
+        for priority in Priority::ALL {
+            let subject = ns.job_subject(priority, &tenant("acme"));
+            assert_eq!(
+                ns.parse_job_subject(&subject),
+                Some((priority, tenant("acme")))
+            );
+        }
+        for bad in [
+            "fl.jobs.urgent.acme",
+            "fl.jobs.batch",
+            "fl.jobs.batch.a.b",
+            "xx.jobs.batch.a",
+            "flx.jobs.batch.a",
+        ] {
+            assert_eq!(ns.parse_job_subject(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn two_namespaces_share_no_name() {
+        let a = Namespace::parse("fl").unwrap();
+        let b = Namespace::parse("fl2").unwrap();
+        assert_eq!(b.submit_subject(&tenant("acme")), "fl2.submit.acme");
+        assert_eq!(a.submit_tenant("fl2.submit.acme"), None);
+        assert_ne!(a.jobs_stream(), b.jobs_stream());
+    }
+
+    #[test]
+    fn odd_namespaces_are_refused() {
+        for bad in ["", "FL", "1a", "a.b", "a-b", "abcdefghijklmnopq"] {
+            assert!(Namespace::parse(bad).is_err(), "{bad}");
+        }
+    }
+}
