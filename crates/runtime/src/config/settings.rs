@@ -1,0 +1,281 @@
+//! The typed tree every role reads, one struct per section.
+//!
+//! Times are whole milliseconds and say so in their name; sizes are bytes; rates are per minute, like the limits of
+//! the Claude API. Defaults suit one node on a laptop and a small tier, so an empty file is a working configuration.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::schema::{Kind, Rule, described};
+
+const HOUR_MS: u64 = 3_600_000;
+const DAY_MS: u64 = 24 * HOUR_MS;
+
+/// Text that must not be shown: `Debug` and serialisation give `***`.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a text that must not be shown.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, for the one place that sends it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(MASK)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(MASK)
+    }
+}
+
+/// What stands in place of a secret.
+pub const MASK: &str = "***";
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    Auto,
+    /// One line per event, for people.
+    Text,
+    /// One JSON object per event, for collectors.
+    Json,
+}
+
+const fn whole(min: u64, max: u64) -> Kind {
+    Kind::Leaf(Rule::Whole { min, max })
+}
+
+const fn whole_or_unset(min: u64, max: u64) -> Kind {
+    Kind::Optional(Rule::Whole { min, max })
+}
+
+described! {
+    /// Everything that can be configured.
+    pub struct Settings {
+        /// How to reach NATS.
+        nats: Nats = Nats::default(), Kind::Table(Nats::NODES);
+        /// How to call the Claude API.
+        claude: Claude = Claude::default(), Kind::Table(Claude::NODES);
+        /// Taking jobs in.
+        producer: Producer = Producer::default(), Kind::Table(Producer::NODES);
+        /// Deciding what runs next.
+        scheduler: Scheduler = Scheduler::default(), Kind::Table(Scheduler::NODES);
+        /// Running jobs.
+        worker: Worker = Worker::default(), Kind::Table(Worker::NODES);
+        /// What the organisation may send upstream.
+        limits: Limits = Limits::default(), Kind::Table(Limits::NODES);
+        /// Additions to and changes of the built-in model table, by model id.
+        models: BTreeMap<String, Model> = BTreeMap::new(), Kind::Map(Model::NODES);
+        /// Tenants known before anybody edits them at run time, by tenant id.
+        tenants: BTreeMap<String, Tenant> = BTreeMap::new(), Kind::Map(Tenant::NODES);
+        /// Logs and traces.
+        telemetry: Telemetry = Telemetry::default(), Kind::Table(Telemetry::NODES);
+        /// How long outcomes are kept.
+        results: Results = Results::default(), Kind::Table(Results::NODES);
+    }
+}
+
+described! {
+    /// `[nats]`: how to reach NATS.
+    pub struct Nats {
+        /// Server addresses, comma separated; `nats://`, `tls://`, `ws://` or `wss://`, without user and password.
+        url: String = "nats://127.0.0.1:4222".to_owned(), Kind::Leaf(Rule::Url(&["nats", "tls", "ws", "wss"]));
+        /// Prefix of every subject, stream and bucket; several fleets can share one NATS under different ones.
+        namespace: String = "fl".to_owned(), Kind::Leaf(Rule::Token);
+        /// Credentials file (JWT and seed). Not together with `user`.
+        creds_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
+        /// User name; needs `password`.
+        user: Option<String> = None, Kind::Optional(Rule::Text);
+        /// Password of `user`. Secret; best given as FAIRLANE__NATS__PASSWORD.
+        password: Option<Secret> = None, Kind::Optional(Rule::Secret);
+        /// Copies of each stream and bucket: 1 on one server, 3 in a cluster.
+        replicas: u32 = 1, whole(1, 5);
+        /// Longest wait for an answer from the server, milliseconds.
+        request_timeout_ms: u64 = 5_000, whole(100, 120_000);
+        /// Prefix of reply subjects, for accounts that may subscribe only under their own. Unset: the client's default.
+        inbox_prefix: Option<String> = None, Kind::Optional(Rule::Text);
+    }
+}
+
+described! {
+    /// `[claude]`: how to call the Claude API.
+    pub struct Claude {
+        /// Base address, `http://` or `https://`.
+        base_url: String = "https://api.anthropic.com".to_owned(), Kind::Leaf(Rule::Url(&["http", "https"]));
+        /// API key. Secret; a mounted file (`api_key_file`) is better, because it can change without a restart.
+        api_key: Option<Secret> = None, Kind::Optional(Rule::Secret);
+        /// File that holds the API key; read again when it changes. Not together with `api_key`.
+        api_key_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
+        /// Value of the anthropic-version header.
+        version: String = "2023-06-01".to_owned(), Kind::Leaf(Rule::Text);
+        /// Longest wait for a connection, milliseconds.
+        connect_timeout_ms: u64 = 5_000, whole(100, 120_000);
+        /// Longest wait for the first byte of an answer, milliseconds.
+        first_byte_timeout_ms: u64 = 60_000, whole(100, 3_600_000);
+        /// Longest silence (no event that moves the answer on; pings do not) in a running answer, milliseconds.
+        progress_timeout_ms: u64 = 30_000, whole(100, 3_600_000);
+    }
+}
+
+described! {
+    /// `[producer]`: taking jobs in.
+    pub struct Producer {
+        /// Submissions worked on at the same time.
+        max_in_flight: u32 = 256, whole(1, 65_536);
+        /// Address of the HTTP API, health checks and metrics. Unset: no HTTP at all.
+        http_addr: Option<SocketAddr> = None, Kind::Optional(Rule::Address);
+        /// Largest job accepted, bytes.
+        body_bytes_max: u64 = 32 * 1024 * 1024, whole(1_024, 256 * 1024 * 1024);
+        /// Deepest nesting of a job's JSON; the parser itself stops at 128.
+        nesting_max: u32 = 100, whole(1, 127);
+        /// Time after which an unacknowledged submission is delivered again, milliseconds.
+        ack_wait_ms: u64 = 30_000, whole(1_000, 3_600_000);
+        /// Deliveries of one submission before it becomes a dead letter.
+        max_deliver: u32 = 10, whole(1, 100);
+    }
+}
+
+described! {
+    /// `[scheduler]`: deciding what runs next.
+    pub struct Scheduler {
+        /// Address of health checks, metrics and the autoscaling answer. Unset: no HTTP at all.
+        http_addr: Option<SocketAddr> = None, Kind::Optional(Rule::Address);
+        /// Life of the leader's lease without renewal, milliseconds.
+        lease_ttl_ms: u64 = 15_000, whole(1_000, 600_000);
+        /// Time between two signs of life of the leader, milliseconds.
+        heartbeat_ms: u64 = 500, whole(10, 60_000);
+        /// Silence after which a standby takes over, milliseconds; at least twice `heartbeat_ms`.
+        takeover_after_ms: u64 = 2_000, whole(20, 600_000);
+        /// Life of a credit whose job has not been started, milliseconds.
+        unstarted_ttl_ms: u64 = 5_000, whole(1_000, 600_000);
+        /// Life of a credit between two renewals, milliseconds: a dead worker's jobs run elsewhere after this.
+        credit_ttl_ms: u64 = 15_000, whole(1_000, 600_000);
+        /// Cost units a tenant of weight 1 may spend per round of deficit round robin.
+        quantum: f64 = 5.0, Kind::Leaf(Rule::Number { min: 0.1, max: 10_000.0 });
+        /// Part of what is dispatched that critical work may take before the weights apply; 0 = plain weights.
+        preference: f64 = 0.9, Kind::Leaf(Rule::Number { min: 0.0, max: 0.9 });
+        /// Shares between priorities, over those that have work.
+        weights: Weights = Weights::default(), Kind::Table(Weights::NODES);
+        /// Jobs of one tenant that may run at the same time.
+        tenant_in_flight_max: u32 = 1_000, whole(1, 1_000_000);
+    }
+}
+
+described! {
+    /// `[scheduler.weights]`: shares between priorities by cost; only their ratio matters.
+    pub struct Weights {
+        /// Weight of critical work.
+        critical: u32 = 70, whole(1, 1_000);
+        /// Weight of standard work.
+        standard: u32 = 25, whole(1, 1_000);
+        /// Weight of batch work.
+        batch: u32 = 5, whole(1, 1_000);
+    }
+}
+
+described! {
+    /// `[worker]`: running jobs.
+    pub struct Worker {
+        /// Jobs run at the same time by one worker.
+        slots: u32 = 64, whole(1, 10_000);
+        /// Address of health checks and metrics. Unset: no HTTP at all.
+        http_addr: Option<SocketAddr> = None, Kind::Optional(Rule::Address);
+        /// Time running jobs get to finish after the first SIGTERM, milliseconds.
+        drain_ms: u64 = 120_000, whole(0, 7_200_000);
+        /// Real tries at Claude per job, the first one included.
+        max_attempts: u32 = 4, whole(1, 20);
+        /// Time between two renewals of a running job's credit, milliseconds.
+        renew_ms: u64 = 5_000, whole(100, 300_000);
+    }
+}
+
+described! {
+    /// `[limits]`: what the organisation may send upstream.
+    pub struct Limits {
+        /// Named set of limits that `pools` starts from, such as the tier of the organisation.
+        preset: String = "start".to_owned(), Kind::Leaf(Rule::Text);
+        /// Limits per pool (models that share one upstream limit); what is not set comes from `preset`.
+        pools: BTreeMap<String, PoolLimits> = BTreeMap::new(), Kind::Map(PoolLimits::NODES);
+    }
+}
+
+described! {
+    /// `[limits.pools.<pool>]`: limits of one pool.
+    pub struct PoolLimits {
+        /// Requests per minute.
+        requests_per_minute: Option<u64> = None, whole_or_unset(1, 1_000_000_000);
+        /// Input tokens per minute.
+        input_tokens_per_minute: Option<u64> = None, whole_or_unset(1, 1_000_000_000_000);
+        /// Output tokens per minute.
+        output_tokens_per_minute: Option<u64> = None, whole_or_unset(1, 1_000_000_000_000);
+    }
+}
+
+described! {
+    /// `[models.<model id>]`: a model; what is not set comes from the built-in table.
+    pub struct Model {
+        /// Pool whose limits this model uses.
+        pool: Option<String> = None, Kind::Optional(Rule::Text);
+        /// Largest context, tokens.
+        context_tokens: Option<u64> = None, whole_or_unset(1, 100_000_000);
+        /// Longest answer, tokens.
+        output_tokens_max: Option<u64> = None, whole_or_unset(1, 100_000_000);
+        /// Characters per token, for estimates before the call.
+        chars_per_token: Option<f64> = None, Kind::Optional(Rule::Number { min: 0.5, max: 20.0 });
+    }
+}
+
+described! {
+    /// `[tenants.<tenant id>]`: a tenant.
+    pub struct Tenant {
+        /// Plan, which decides the weight unless `weight` is set.
+        plan: Option<String> = None, Kind::Optional(Rule::Text);
+        /// Share relative to other tenants of the same priority.
+        weight: Option<f64> = None, Kind::Optional(Rule::Number { min: 0.01, max: 1_000.0 });
+        /// Budget of input tokens per day.
+        daily_input_tokens: Option<u64> = None, whole_or_unset(0, 1_000_000_000_000);
+    }
+}
+
+described! {
+    /// `[telemetry]`: logs and traces.
+    pub struct Telemetry {
+        /// Log filter in tracing's syntax: a level, or a list such as `info,fairlane_worker=debug`.
+        log: String = "info".to_owned(), Kind::Leaf(Rule::Text);
+        /// `auto` is text on a terminal and JSON otherwise.
+        log_format: LogFormat = LogFormat::Auto, Kind::Leaf(Rule::Choice(&["auto", "text", "json"]));
+        /// OTLP collector for traces over HTTP, such as http://jaeger:4318. Unset: no traces are sent. The standard
+        /// variable OTEL_EXPORTER_OTLP_ENDPOINT is read too; FAIRLANE__TELEMETRY__OTLP_ENDPOINT wins over it.
+        otlp_endpoint: Option<String> = None, Kind::Optional(Rule::Url(&["http", "https"]));
+    }
+}
+
+described! {
+    /// `[results]`: how long outcomes are kept.
+    pub struct Results {
+        /// Job records after their end, milliseconds.
+        keep_ms: u64 = DAY_MS, whole(60_000, 365 * DAY_MS);
+        /// Idempotency keys after their last use, milliseconds.
+        idempotency_ms: u64 = DAY_MS, whole(60_000, 365 * DAY_MS);
+        /// Dead letters, milliseconds.
+        dead_letters_keep_ms: u64 = 30 * DAY_MS, whole(60_000, 3_650 * DAY_MS);
+    }
+}
