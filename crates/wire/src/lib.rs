@@ -1,5 +1,21 @@
 //! Formats and names: what Fairlane's parts and its users say to each other.
+//!
+//! Every format has a golden test beside it: what is written there is what travels. Whatever
+//! arrives is checked here and nowhere else; the types of `core` cannot hold anything wrong.
 
+pub mod job;
+pub mod lease;
+pub mod ledger;
+pub mod letter;
 pub mod names;
+pub mod record;
+pub mod submission;
+mod text;
 
+pub use job::{JobHeaders, assigned_id, key_hash};
+pub use lease::{Credit, DeliveryOutcome, Grant, Lease, Parked, Pause, Ready, Settlement};
+pub use ledger::LedgerEntry;
+pub use letter::{DeadReason, Failure, Letter};
 pub use names::{Namespace, header};
+pub use record::{JobRecord, KeyOwner, Phase, UsageRecord};
+pub use submission::{Submission, measure, peek};
