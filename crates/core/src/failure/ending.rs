@@ -293,19 +293,20 @@ impl Hint {
     /// Reads an error's message text.
     #[must_use]
     pub fn read(message: &str) -> Option<Self> {
-        // The telling part stands near the front; the rest may repeat the caller's own input.
-        let front = &message[..message.floor_char_boundary(400)];
+        // Only the front, and where money hangs on it only the beginning: further on a message may
+        // repeat the caller's own words, and no tenant may close the account by choosing them.
+        let front = &message[..message.floor_char_boundary(300)];
         let text = front.to_ascii_lowercase();
-        let has = |part: &str| text.contains(part);
-        if text.starts_with("you have reached your specified") || has("api usage limits") {
+        let starts = |part: &str| text.starts_with(part);
+        if starts("you have reached your specified") {
             Some(Self::SpendLimit)
-        } else if has("credit balance is too low") || has("credit balance too low") {
+        } else if starts("your credit balance") || starts("credit balance") {
             Some(Self::CreditTooLow)
-        } else if has("concurrent connections") {
+        } else if text.contains("concurrent connections") {
             Some(Self::ConcurrentConnections)
-        } else if text.starts_with("model:") || text.starts_with("model ") {
+        } else if starts("model:") || starts("model ") {
             Some(Self::Model)
-        } else if has("prompt is too long") || has("exceed context limit") {
+        } else if starts("prompt is too long") || text.contains("exceed context limit") {
             Some(Self::PromptTooLong)
         } else {
             None
