@@ -1,5 +1,22 @@
-//! The frame every Fairlane process stands in: configuration, telemetry, metrics, health, signals and tasks.
+//! The frame every Fairlane process stands in: configuration, logs and traces, metrics, health, signals and tasks.
+//!
+//! A role's `main` is: [`config::load`], [`Frame::start`], connect, [`Frame::spawn`], [`Frame::run`]. This crate knows
+//! nothing of jobs, NATS or Claude and depends on no other Fairlane crate.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod config;
+pub mod crypto;
+pub mod drain;
+pub mod frame;
+pub mod health;
+pub mod metrics;
+pub mod telemetry;
+pub mod trace;
+
+pub use crypto::install_crypto;
+pub use drain::{Rule, Shutdown};
+pub use frame::{Frame, FrameOptions, StartError};
+pub use health::Health;
+pub use metrics::Metrics;
+pub use trace::TraceContext;
