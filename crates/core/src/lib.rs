@@ -4,11 +4,15 @@
 //! data. There is no clock, no IO, no async runtime and no wire format in this crate, so the
 //! same code runs in production and in simulation.
 
+pub mod drr;
 pub mod failure;
 pub mod ids;
 pub mod job;
+pub mod limiter;
 pub mod models;
 pub mod price;
+pub mod scheduler;
+pub mod share;
 
 pub use ids::{JobId, JobSeq, Kind, ModelId, NameError, PoolId, TenantId, Term, WorkerId};
 pub use job::{BATCH_SLA_SECONDS, Cost, CostWeights, Origin, Priority, Tokens, classify};

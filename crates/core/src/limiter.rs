@@ -1,0 +1,346 @@
+//! The upstream's limits of one pool, as far as we know them: three buckets and a pause.
+//!
+//! A bucket holds up to a minute's worth and is refilled continuously, as the upstream does it.
+//! Levels are kept in 1/60 000 of a token, so that a limit per minute is a whole number per
+//! millisecond and nothing is lost to rounding. A level may go below zero: what was used is used.
+
+use crate::Millis;
+use crate::job::Tokens;
+
+const PER_TOKEN: i64 = 60_000;
+
+/// Limits per minute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    pub requests: u64,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+}
+
+/// One continuously refilled bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bucket {
+    per_minute: i64,
+    level: i64,
+    at: Millis,
+}
+
+impl Bucket {
+    /// A bucket of `per_minute` that holds a sixth of it, ten seconds' worth: we do not know
+    /// what was used before we came, and a cold start must not burst.
+    #[must_use]
+    pub fn new(per_minute: u64, now: Millis) -> Self {
+        let per_minute = i64::try_from(per_minute)
+            .unwrap_or(i64::MAX)
+            .clamp(1, i64::MAX / PER_TOKEN / 4);
+        Self {
+            per_minute,
+            level: per_minute * PER_TOKEN / 6,
+            at: now,
+        }
+    }
+
+    /// Lets the time since the last call refill the bucket. A clock that steps back adds nothing.
+    pub fn refill(&mut self, now: Millis) {
+        let passed = i64::try_from(now.saturating_sub(self.at))
+            .unwrap_or(i64::MAX)
+            .min(60_000);
+        self.at = self.at.max(now);
+        self.level = (self.level + passed * self.per_minute).min(self.per_minute * PER_TOKEN);
+    }
+
+    /// Whether `tokens` fit now. A job larger than the whole bucket fits a full one: it would
+    /// otherwise never run.
+    #[must_use]
+    pub fn fits(&self, tokens: u64) -> bool {
+        self.level >= self.need(tokens)
+    }
+
+    /// Milliseconds until `tokens` fit.
+    #[must_use]
+    pub fn wait_for(&self, tokens: u64) -> Millis {
+        let short = (self.need(tokens) - self.level).max(0);
+        u64::try_from((short + self.per_minute - 1) / self.per_minute).unwrap_or(0)
+    }
+
+    fn need(&self, tokens: u64) -> i64 {
+        units(tokens).min(self.per_minute * PER_TOKEN)
+    }
+
+    /// Takes `tokens` out, below zero if need be.
+    pub fn take(&mut self, tokens: u64) {
+        self.level = self.level.saturating_sub(units(tokens));
+    }
+
+    /// Puts `tokens` back that were taken and not used.
+    pub fn put_back(&mut self, tokens: u64) {
+        self.level = self
+            .level
+            .saturating_add(units(tokens))
+            .min(self.per_minute * PER_TOKEN);
+    }
+
+    /// Takes over what the upstream said: its limit, and what remains as an upper bound (it is
+    /// rounded, and others may spend too).
+    pub fn observe(&mut self, limit: u64, remaining: u64) {
+        let limit = i64::try_from(limit)
+            .unwrap_or(i64::MAX)
+            .clamp(1, i64::MAX / PER_TOKEN / 4);
+        self.per_minute = limit;
+        self.level = self.level.min(units(remaining)).min(limit * PER_TOKEN);
+    }
+
+    /// Whole tokens in the bucket; negative when overdrawn.
+    #[must_use]
+    pub fn tokens(&self) -> i64 {
+        self.level.div_euclid(PER_TOKEN)
+    }
+
+    /// The limit per minute.
+    #[must_use]
+    pub fn per_minute(&self) -> i64 {
+        self.per_minute
+    }
+}
+
+fn units(tokens: u64) -> i64 {
+    i64::try_from(tokens)
+        .unwrap_or(i64::MAX / PER_TOKEN)
+        .min(i64::MAX / PER_TOKEN / 4)
+        * PER_TOKEN
+}
+
+/// The limits of one pool and whether it is paused.
+#[derive(Debug, Clone, Copy)]
+pub struct PoolLimits {
+    requests: Bucket,
+    input: Bucket,
+    output: Bucket,
+    paused_until: Millis,
+}
+
+/// What one answer said about one limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Observed {
+    pub limit: u64,
+    pub remaining: u64,
+}
+
+/// What one answer said about the limits of its pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Observation {
+    pub requests: Option<Observed>,
+    pub input_tokens: Option<Observed>,
+    pub output_tokens: Option<Observed>,
+}
+
+impl PoolLimits {
+    #[must_use]
+    pub fn new(limits: Limits, now: Millis) -> Self {
+        Self {
+            requests: Bucket::new(limits.requests, now),
+            input: Bucket::new(limits.input_tokens, now),
+            output: Bucket::new(limits.output_tokens, now),
+            paused_until: 0,
+        }
+    }
+
+    fn buckets(&mut self) -> [&mut Bucket; 3] {
+        [&mut self.requests, &mut self.input, &mut self.output]
+    }
+
+    /// Whether one request of `tokens` may start now.
+    ///
+    /// # Errors
+    /// The time at which it may be asked again.
+    pub fn room(&mut self, tokens: Tokens, now: Millis) -> Result<(), Millis> {
+        if now < self.paused_until {
+            return Err(self.paused_until);
+        }
+        let needs = [1, tokens.input, tokens.output];
+        let mut wait = 0;
+        for (bucket, need) in self.buckets().into_iter().zip(needs) {
+            bucket.refill(now);
+            wait = wait.max(bucket.wait_for(need));
+        }
+        if wait == 0 { Ok(()) } else { Err(now + wait) }
+    }
+
+    /// Sets aside one request of `tokens`.
+    pub fn reserve(&mut self, tokens: Tokens) {
+        for (bucket, need) in self
+            .buckets()
+            .into_iter()
+            .zip([1, tokens.input, tokens.output])
+        {
+            bucket.take(need);
+        }
+    }
+
+    /// Replaces a reservation by what was used; None if nothing was sent.
+    pub fn settle(&mut self, reserved: Tokens, used: Option<Tokens>) {
+        let (requests, used) = used.map_or((0, Tokens::default()), |used| (1, used));
+        let reserved = [1, reserved.input, reserved.output];
+        let used = [requests, used.input, used.output];
+        for ((bucket, reserved), used) in self.buckets().into_iter().zip(reserved).zip(used) {
+            if used >= reserved {
+                bucket.take(used - reserved);
+            } else {
+                bucket.put_back(reserved - used);
+            }
+        }
+    }
+
+    /// Takes over what an answer said.
+    pub fn observe(&mut self, seen: Observation, now: Millis) {
+        let seen = [seen.requests, seen.input_tokens, seen.output_tokens];
+        for (bucket, seen) in self.buckets().into_iter().zip(seen) {
+            bucket.refill(now);
+            if let Some(Observed { limit, remaining }) = seen {
+                bucket.observe(limit, remaining);
+            }
+        }
+    }
+
+    /// Closes the pool until `until`; an earlier time never shortens a pause.
+    pub fn pause(&mut self, until: Millis) {
+        self.paused_until = self.paused_until.max(until);
+    }
+
+    /// End of the pause, in the past if there is none.
+    #[must_use]
+    pub fn paused_until(&self) -> Millis {
+        self.paused_until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drained(per_minute: u64) -> Bucket {
+        let mut bucket = Bucket::new(per_minute, 0);
+        bucket.take(per_minute / 6);
+        bucket
+    }
+
+    #[test]
+    fn a_minute_refills_exactly_the_limit() {
+        for per_minute in [1, 7, 50, 40_000, 10_000_000] {
+            let mut bucket = Bucket::new(per_minute, 0);
+            bucket.take(u64::try_from(bucket.tokens()).unwrap());
+            let before = bucket.level;
+            for ms in 1..=60_000 {
+                bucket.refill(ms);
+            }
+            let wanted =
+                (before + per_minute as i64 * PER_TOKEN).min(per_minute as i64 * PER_TOKEN);
+            assert_eq!(bucket.level, wanted);
+        }
+    }
+
+    #[test]
+    fn the_wait_is_exact_to_the_millisecond() {
+        let mut bucket = drained(50);
+        bucket.level = 0;
+        assert_eq!(bucket.wait_for(1), 1_200);
+        bucket.refill(1_199);
+        assert!(!bucket.fits(1));
+        bucket.refill(1_200);
+        assert!(bucket.fits(1));
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_adds_nothing_and_takes_nothing() {
+        let mut bucket = Bucket::new(60, 10_000);
+        let level = bucket.level;
+        bucket.refill(5_000);
+        assert_eq!(bucket.level, level);
+        bucket.refill(10_000);
+        assert_eq!(bucket.level, level);
+    }
+
+    #[test]
+    fn a_job_larger_than_the_bucket_runs_when_the_bucket_is_full() {
+        let mut bucket = Bucket::new(8_000, 0);
+        assert!(!bucket.fits(20_000));
+        bucket.refill(60_000);
+        assert!(bucket.fits(20_000));
+        bucket.take(20_000);
+        assert_eq!(bucket.tokens(), -12_000);
+    }
+
+    #[test]
+    fn settlement_replaces_the_estimate_by_what_was_used() {
+        let limits = Limits {
+            requests: 600,
+            input_tokens: 60_000,
+            output_tokens: 6_000,
+        };
+        let reserved = Tokens {
+            input: 1_000,
+            output: 100,
+        };
+        let levels = |pool: &PoolLimits| {
+            [
+                pool.requests.tokens(),
+                pool.input.tokens(),
+                pool.output.tokens(),
+            ]
+        };
+        let fresh = PoolLimits::new(limits, 0);
+        for (used, want) in [
+            (None, [100, 10_000, 1_000]),
+            (
+                Some(Tokens {
+                    input: 400,
+                    output: 300,
+                }),
+                [99, 9_600, 700],
+            ),
+            (Some(reserved), [99, 9_000, 900]),
+        ] {
+            let mut pool = fresh;
+            pool.reserve(reserved);
+            pool.settle(reserved, used);
+            assert_eq!(levels(&pool), want, "{used:?}");
+        }
+    }
+
+    #[test]
+    fn headers_lower_the_level_and_set_the_limit_but_never_raise_the_level() {
+        let limits = Limits {
+            requests: 600,
+            input_tokens: 60_000,
+            output_tokens: 6_000,
+        };
+        let mut pool = PoolLimits::new(limits, 0);
+        let seen = |limit, remaining| Observation {
+            requests: Some(Observed { limit, remaining }),
+            ..Observation::default()
+        };
+        pool.observe(seen(1_200, 1_200), 0);
+        assert_eq!(
+            (pool.requests.per_minute(), pool.requests.tokens()),
+            (1_200, 100)
+        );
+        pool.observe(seen(1_200, 3), 0);
+        assert_eq!(pool.requests.tokens(), 3);
+    }
+
+    #[test]
+    fn a_pause_closes_the_pool_and_is_never_shortened() {
+        let mut pool = PoolLimits::new(
+            Limits {
+                requests: 600,
+                input_tokens: 60_000,
+                output_tokens: 6_000,
+            },
+            0,
+        );
+        pool.pause(16_000);
+        pool.pause(2_000);
+        assert_eq!(pool.room(Tokens::default(), 15_999), Err(16_000));
+        assert_eq!(pool.room(Tokens::default(), 16_000), Ok(()));
+    }
+}

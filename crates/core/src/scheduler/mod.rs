@@ -1,0 +1,723 @@
+//! The scheduler: which job goes to which worker, and when.
+//!
+//! A deterministic state machine. Events say what happened, effects say what is to be done, and
+//! nothing in between asks a clock or touches the network. All it holds can be rebuilt from the job
+//! stream and the leases: feed it every lease, then every job, and it is as if it had never stopped.
+//!
+//! One pass of `dispatch` answers four questions in turn:
+//! who may be asked at all (pools with room, [`crate::limiter`]), which priority ([`crate::share`]),
+//! which tenant ([`crate::drr`]), and which worker (the one with the most free slots).
+
+mod picture;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use crate::Millis;
+use crate::drr::{FlowKey, Head};
+use crate::ids::{JobId, JobSeq, PoolId, TenantId, Term, WorkerId};
+use crate::job::{Cost, CostWeights, Priority, Tokens};
+use crate::limiter::{Limits, Observation};
+use crate::share::ShareRules;
+use picture::{Fleet, Job, Lanes, Lease, LeaseState, PoolIx, Pools, TenantIx, Tenants};
+
+/// What the scheduler is told to do and keep to.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Cost each waiting tenant may spend per round and unit of weight.
+    pub quantum: Cost,
+    pub cost_weights: CostWeights,
+    pub shares: ShareRules,
+    /// Limits of pools, until the upstream says otherwise.
+    pub limits: BTreeMap<PoolId, Limits>,
+    /// Limits of pools that are not named.
+    pub default_limits: Limits,
+    /// Weights of tenants that are not 1.
+    pub weights: BTreeMap<TenantId, u32>,
+    /// Jobs of one tenant that may be in flight at once.
+    pub tenant_in_flight_max: u32,
+    /// Credits a job may be given before it is put aside as one that kills its workers.
+    pub max_deliver: u32,
+    /// A worker that was not heard of for this long gets no more credits.
+    pub worker_silence_max: Millis,
+}
+
+/// A job as the index shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobSeen {
+    pub seq: JobSeq,
+    pub priority: Priority,
+    pub tenant: TenantId,
+    pub job: JobId,
+    pub pool: PoolId,
+    pub tokens: Tokens,
+    pub not_before: Option<Millis>,
+    pub deadline: Option<Millis>,
+}
+
+/// A credit: the right to run one job once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credit {
+    pub seq: JobSeq,
+    pub priority: Priority,
+    pub tenant: TenantId,
+    pub job: JobId,
+    pub pool: PoolId,
+    pub worker: WorkerId,
+    pub delivery: u32,
+    pub tokens: Tokens,
+    pub cost: Cost,
+    pub term: Term,
+    pub granted_at: Millis,
+}
+
+/// How a delivery ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The job's outcome is stored and the job is gone from the stream.
+    Finished,
+    /// It runs again at the time given.
+    Parked { until: Millis },
+    /// It was not begun and goes back in line.
+    Returned,
+}
+
+/// The end of a delivery, as its worker reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settlement {
+    pub credit: Credit,
+    pub outcome: Outcome,
+    /// None if nothing was sent upstream.
+    pub used: Option<Tokens>,
+    pub observed: Observation,
+    /// The upstream asked the pool to wait until then.
+    pub pause_until: Option<Millis>,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The index shows a job.
+    Job(JobSeen),
+    /// A lease is held by a worker. Also our own grants, as their storing is seen.
+    Held { credit: Credit, revision: u64 },
+    /// A delivery ended.
+    Settled {
+        settlement: Settlement,
+        revision: u64,
+    },
+    /// The server ended a lease: its holder died, or its time to be parked is over.
+    LeaseEnded { seq: JobSeq, revision: u64 },
+    /// Our grant is stored.
+    GrantStored { seq: JobSeq, revision: u64 },
+    /// Our grant was refused: somebody else holds the lease, at a revision we will yet see.
+    GrantRefused { seq: JobSeq },
+    /// A worker announced itself.
+    Worker {
+        worker: WorkerId,
+        slots: u32,
+        draining: bool,
+    },
+    /// A job we asked to be put aside is gone from the stream.
+    PutAside { seq: JobSeq },
+    /// A job we asked to be put aside could not be; it is asked again later.
+    PutAsideFailed { seq: JobSeq },
+    /// Time passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Store the credit over `expected` (0: no lease), then send it to its worker.
+    Grant { credit: Credit, expected: u64 },
+    /// Move the job to the dead letters and out of the stream.
+    PutAside { seq: JobSeq, why: PutAside },
+}
+
+/// Why the leader itself takes a job out of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PutAside {
+    DeadlinePassed,
+    /// With the number of credits that were used up on it.
+    Undeliverable {
+        deliveries: u32,
+    },
+}
+
+/// The scheduler of one leader.
+#[derive(Debug)]
+pub struct Scheduler {
+    config: Config,
+    term: Term,
+    tenants: Tenants,
+    pools: Pools,
+    jobs: BTreeMap<JobSeq, Job>,
+    leases: BTreeMap<JobSeq, Lease>,
+    lanes: Lanes,
+    fleet: Fleet,
+    /// Jobs and leases that wait for a time.
+    timers: std::collections::BTreeSet<(Millis, JobSeq)>,
+    /// When a pool that has work will have room.
+    room_at: Option<Millis>,
+    now: Millis,
+    effects: Vec<Effect>,
+}
+
+/// A job whose grant was refused, or that could not be put aside, is tried again after this.
+const RETRY_AFTER: Millis = 1_000;
+
+impl Scheduler {
+    /// A scheduler that begins its `term` knowing nothing.
+    #[must_use]
+    pub fn new(config: Config, term: Term, now: Millis) -> Self {
+        Self {
+            tenants: Tenants::default(),
+            pools: Pools::default(),
+            jobs: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            lanes: Lanes::new(config.quantum, config.shares),
+            fleet: Fleet::default(),
+            timers: std::collections::BTreeSet::new(),
+            room_at: None,
+            now,
+            effects: Vec::new(),
+            config,
+            term,
+        }
+    }
+
+    /// Takes in one event. Call [`Scheduler::dispatch`] after one or many.
+    pub fn handle(&mut self, now: Millis, event: Event) {
+        self.now = self.now.max(now);
+        match event {
+            Event::Job(job) => self.job_seen(job),
+            Event::Held { credit, revision } => self.held(credit, revision),
+            Event::Settled {
+                settlement,
+                revision,
+            } => self.settled(settlement, revision),
+            Event::LeaseEnded { seq, revision } => self.lease_ended(seq, revision),
+            Event::GrantStored { seq, revision } => self.grant_stored(seq, revision),
+            Event::GrantRefused { seq } => self.grant_refused(seq),
+            Event::Worker {
+                worker,
+                slots,
+                draining,
+            } => {
+                self.fleet.heard(worker, slots, draining, self.now);
+            }
+            Event::PutAside { seq } => {
+                self.leases.remove(&seq);
+                self.jobs.remove(&seq);
+            }
+            Event::PutAsideFailed { seq } => {
+                if self.jobs.contains_key(&seq) {
+                    self.timers.insert((self.now + RETRY_AFTER, seq));
+                }
+            }
+            Event::Tick => {}
+        }
+    }
+
+    /// Grants whatever can be granted now, and returns what is to be done.
+    pub fn dispatch(&mut self, now: Millis) -> Vec<Effect> {
+        self.now = self.now.max(now);
+        self.wake_timers();
+        self.room_at = None;
+        while let Some(worker) = self
+            .fleet
+            .most_free(self.now, self.config.worker_silence_max)
+        {
+            let Some(seq) = self.choose() else { break };
+            self.grant(seq, worker);
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    /// When [`Scheduler::dispatch`] should be called again, if nothing happens before.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Millis> {
+        let timer = self.timers.first().map(|&(at, _)| at);
+        [timer, self.room_at].into_iter().flatten().min()
+    }
+
+    // ---- events -------------------------------------------------------------------------
+
+    fn job_seen(&mut self, seen: JobSeen) {
+        if self.jobs.contains_key(&seen.seq) {
+            return;
+        }
+        if matches!(
+            self.leases.get(&seen.seq),
+            Some(Lease {
+                state: LeaseState::Finished,
+                ..
+            })
+        ) {
+            self.leases.remove(&seen.seq);
+            return;
+        }
+        let pool = self.pool(&seen.pool);
+        let tenant = self.tenants.index(&seen.tenant);
+        let cost = Cost::of(seen.tokens, self.config.cost_weights);
+        let not_before = seen.not_before.unwrap_or(0);
+        let job = Job {
+            job: seen.job,
+            tenant,
+            priority: seen.priority,
+            pool,
+            tokens: seen.tokens,
+            cost,
+            not_before,
+            deadline: seen.deadline,
+            deliveries: 0,
+            leaving: false,
+        };
+        self.jobs.insert(seen.seq, job);
+        self.line_up(seen.seq);
+    }
+
+    fn held(&mut self, credit: Credit, revision: u64) {
+        let seq = credit.seq;
+        if !self.is_news(seq, revision) {
+            return;
+        }
+        match self.leases.get_mut(&seq) {
+            // A renewal, or the sight of our own grant being stored.
+            Some(lease) if lease.holds(&credit) => lease.stored_as(revision),
+            _ => {
+                self.drop_lease(seq);
+                self.charge(&credit);
+                self.leases.insert(seq, Lease::held(revision, credit, true));
+                self.out_of_line(seq);
+            }
+        }
+    }
+
+    fn settled(&mut self, settlement: Settlement, revision: u64) {
+        let Settlement {
+            credit,
+            outcome,
+            used,
+            observed,
+            pause_until,
+        } = settlement;
+        let seq = credit.seq;
+        if !self.is_news(seq, revision) {
+            return;
+        }
+        let pool = self.pool(&credit.pool);
+        let limits = self.pools.limits(pool);
+        limits.observe(observed, self.now);
+        if let Some(until) = pause_until {
+            limits.pause(until);
+        }
+        if self
+            .leases
+            .get(&seq)
+            .is_some_and(|lease| lease.holds(&credit))
+        {
+            self.refund(&credit, used);
+        } else {
+            // Granted and settled before our time: it was never charged here.
+            self.drop_lease(seq);
+        }
+        match outcome {
+            Outcome::Finished => {
+                self.out_of_line(seq);
+                if self.jobs.remove(&seq).is_some() {
+                    self.leases.remove(&seq);
+                } else {
+                    // The index may yet show it, late.
+                    self.leases.insert(
+                        seq,
+                        Lease {
+                            revision,
+                            state: LeaseState::Finished,
+                        },
+                    );
+                }
+            }
+            Outcome::Returned => {
+                self.leases.insert(
+                    seq,
+                    Lease {
+                        revision,
+                        state: LeaseState::Over,
+                    },
+                );
+                self.count_deliveries(seq, credit.delivery.saturating_sub(1));
+                self.line_up(seq);
+            }
+            Outcome::Parked { until } => {
+                self.leases.insert(
+                    seq,
+                    Lease {
+                        revision,
+                        state: LeaseState::Parked { until },
+                    },
+                );
+                self.count_deliveries(seq, credit.delivery);
+                self.out_of_line(seq);
+                self.timers.insert((until, seq));
+            }
+        }
+    }
+
+    fn lease_ended(&mut self, seq: JobSeq, revision: u64) {
+        if !self.is_news(seq, revision) {
+            return;
+        }
+        match self.leases.remove(&seq).map(|lease| lease.state) {
+            Some(LeaseState::Held {
+                credit,
+                stored: true,
+            }) => {
+                // Whether the call was made, and paid, nobody knows: it stays charged.
+                self.fleet.free(&credit.worker);
+                let tenant = self.tenants.index(&credit.tenant);
+                self.tenants.landed(tenant);
+                self.refresh_tenant(tenant);
+                self.count_deliveries(seq, credit.delivery);
+            }
+            // An older lease ended while our grant was on its way; the grant will be refused.
+            Some(LeaseState::Held {
+                credit,
+                stored: false,
+            }) => self.refund(&credit, None),
+            Some(LeaseState::Parked { .. } | LeaseState::Over | LeaseState::Finished) | None => {}
+        }
+        self.leases.insert(
+            seq,
+            Lease {
+                revision,
+                state: LeaseState::Over,
+            },
+        );
+        self.line_up(seq);
+    }
+
+    fn grant_stored(&mut self, seq: JobSeq, revision: u64) {
+        if let Some(lease) = self.leases.get_mut(&seq)
+            && lease.revision < revision
+        {
+            lease.stored_as(revision);
+        }
+    }
+
+    fn grant_refused(&mut self, seq: JobSeq) {
+        // If the true holder was seen meanwhile, there is nothing of ours left to undo.
+        let Some(Lease {
+            revision,
+            state:
+                LeaseState::Held {
+                    credit,
+                    stored: false,
+                },
+        }) = self.leases.get(&seq)
+        else {
+            return;
+        };
+        let (revision, credit) = (*revision, credit.clone());
+        let until = self.now + RETRY_AFTER;
+        self.refund(&credit, None);
+        self.leases.insert(
+            seq,
+            Lease {
+                revision,
+                state: LeaseState::Parked { until },
+            },
+        );
+        self.timers.insert((until, seq));
+    }
+
+    /// Whether `revision` of the lease on `seq` is newer than what we know.
+    fn is_news(&self, seq: JobSeq, revision: u64) -> bool {
+        self.leases
+            .get(&seq)
+            .is_none_or(|lease| lease.revision < revision)
+    }
+
+    fn count_deliveries(&mut self, seq: JobSeq, deliveries: u32) {
+        if let Some(job) = self.jobs.get_mut(&seq) {
+            job.deliveries = deliveries;
+        }
+    }
+
+    // ---- books --------------------------------------------------------------------------
+
+    fn pool(&mut self, pool: &PoolId) -> PoolIx {
+        let limits = self
+            .config
+            .limits
+            .get(pool)
+            .copied()
+            .unwrap_or(self.config.default_limits);
+        self.pools.index(pool, limits, self.now)
+    }
+
+    fn weight(&self, tenant: &TenantId) -> u32 {
+        self.config.weights.get(tenant).copied().unwrap_or(1)
+    }
+
+    /// Books a credit: pool, worker and tenant. The tenant's deficit was charged when it was served,
+    /// unless somebody else served it.
+    fn charge(&mut self, credit: &Credit) {
+        let pool = self.pool(&credit.pool);
+        self.pools.limits(pool).reserve(credit.tokens);
+        self.fleet.occupy(&credit.worker, self.now);
+        let tenant = self.tenants.index(&credit.tenant);
+        self.tenants.took_off(tenant);
+        if credit.term != self.term {
+            let weight = self.weight(&credit.tenant);
+            self.lanes
+                .correct(pool, credit.priority, tenant, weight, credit.cost);
+        }
+    }
+
+    /// Replaces what was charged for a credit by what was used.
+    fn refund(&mut self, credit: &Credit, used: Option<Tokens>) {
+        let pool = self.pool(&credit.pool);
+        self.pools.limits(pool).settle(credit.tokens, used);
+        self.fleet.free(&credit.worker);
+        let tenant = self.tenants.index(&credit.tenant);
+        self.tenants.landed(tenant);
+        let cost = used.map_or(Cost(0), |used| Cost::of(used, self.config.cost_weights));
+        let weight = self.weight(&credit.tenant);
+        self.lanes
+            .correct(pool, credit.priority, tenant, weight, cost - credit.cost);
+        self.refresh_tenant(tenant);
+    }
+
+    /// Forgets a lease that turned out not to be what we thought.
+    fn drop_lease(&mut self, seq: JobSeq) {
+        if let Some(Lease {
+            state: LeaseState::Held { credit, .. },
+            ..
+        }) = self.leases.remove(&seq)
+        {
+            self.refund(&credit, None);
+        }
+    }
+
+    // ---- queues -------------------------------------------------------------------------
+
+    /// Puts a job where its state says: in line, to a timer, or nowhere while a lease holds it.
+    fn line_up(&mut self, seq: JobSeq) {
+        let Some(job) = self.jobs.get(&seq) else {
+            return;
+        };
+        let mut not_before = job.not_before;
+        if let Some(lease) = self.leases.get(&seq) {
+            match lease.state {
+                LeaseState::Held { .. } | LeaseState::Finished => return,
+                LeaseState::Parked { until } => not_before = not_before.max(until),
+                LeaseState::Over => {}
+            }
+        }
+        if not_before > self.now {
+            self.timers.insert((not_before, seq));
+            return;
+        }
+        let (pool, priority, tenant) = (job.pool, job.priority, job.tenant);
+        self.lanes.push(pool, priority, tenant, seq);
+        self.refresh(pool, priority, tenant);
+    }
+
+    fn out_of_line(&mut self, seq: JobSeq) {
+        let Some(job) = self.jobs.get(&seq) else {
+            return;
+        };
+        let (pool, priority, tenant) = (job.pool, job.priority, job.tenant);
+        if self.lanes.remove(pool, priority, tenant, seq) {
+            self.refresh(pool, priority, tenant);
+        }
+    }
+
+    /// Tells the ring what a flow would run next.
+    fn refresh(&mut self, pool: PoolIx, priority: Priority, tenant: TenantIx) {
+        let head = self.lanes.head(pool, priority, tenant);
+        let at_cap = self.tenants.in_flight(tenant) >= self.config.tenant_in_flight_max.max(1);
+        let ring = self.lanes.ring(pool, priority);
+        let flow = FlowKey(tenant.0);
+        match head.and_then(|seq| self.jobs.get(&seq).map(|job| (seq, job))) {
+            Some((seq, job)) if !at_cap => {
+                let weight = self
+                    .config
+                    .weights
+                    .get(self.tenants.name(tenant))
+                    .copied()
+                    .unwrap_or(1);
+                ring.wait(
+                    flow,
+                    weight,
+                    Head {
+                        cost: job.cost,
+                        since: seq.0,
+                    },
+                );
+            }
+            _ => ring.rest(flow),
+        }
+    }
+
+    /// A tenant's number in flight changed: its flows may have to rest, or wait again.
+    fn refresh_tenant(&mut self, tenant: TenantIx) {
+        let cap = self.config.tenant_in_flight_max.max(1);
+        let in_flight = self.tenants.in_flight(tenant);
+        // Only crossing the cap changes anything.
+        if in_flight + 1 < cap {
+            return;
+        }
+        for (pool, priority) in self.lanes.flows_of(tenant) {
+            self.refresh(pool, priority, tenant);
+        }
+    }
+
+    fn wake_timers(&mut self) {
+        while let Some(&(at, seq)) = self.timers.first() {
+            if at > self.now {
+                break;
+            }
+            self.timers.pop_first();
+            if let Some(lease) = self.leases.get_mut(&seq)
+                && matches!(lease.state, LeaseState::Parked { until } if until <= at)
+            {
+                lease.state = LeaseState::Over;
+            }
+            if self.jobs.get(&seq).is_some_and(|job| job.leaving) {
+                self.put_aside_again(seq);
+            } else {
+                self.line_up(seq);
+            }
+        }
+    }
+
+    // ---- dispatch -----------------------------------------------------------------------
+
+    /// The job to run next, out of all pools that have room.
+    fn choose(&mut self) -> Option<JobSeq> {
+        loop {
+            let (seq, why) = match self.candidate()? {
+                Candidate::Run(seq) => return Some(seq),
+                Candidate::PutAside(seq, why) => (seq, why),
+            };
+            self.out_of_line(seq);
+            if let Some(job) = self.jobs.get_mut(&seq) {
+                job.leaving = true;
+            }
+            self.effects.push(Effect::PutAside { seq, why });
+        }
+    }
+
+    fn candidate(&mut self) -> Option<Candidate> {
+        let mut best: Option<(Priority, u64, JobSeq)> = None;
+        for pool in self.pools.all() {
+            let Some((priority, tenant)) = self.lanes.next(pool) else {
+                continue;
+            };
+            let Some(seq) = self.lanes.head(pool, priority, tenant) else {
+                continue;
+            };
+            let job = &self.jobs[&seq];
+            if let Some(why) = self.why_aside(job) {
+                return Some(Candidate::PutAside(seq, why));
+            }
+            match self.pools.limits(pool).room(job.tokens, self.now) {
+                Ok(()) => {
+                    let rank = (priority, seq.0, seq);
+                    if best.is_none_or(|best| rank < best) {
+                        best = Some(rank);
+                    }
+                }
+                Err(at) => self.room_at = Some(self.room_at.map_or(at, |earlier| earlier.min(at))),
+            }
+        }
+        best.map(|(_, _, seq)| Candidate::Run(seq))
+    }
+
+    fn why_aside(&self, job: &Job) -> Option<PutAside> {
+        if job.deadline.is_some_and(|deadline| deadline <= self.now) {
+            return Some(PutAside::DeadlinePassed);
+        }
+        if job.deliveries >= self.config.max_deliver {
+            return Some(PutAside::Undeliverable {
+                deliveries: job.deliveries,
+            });
+        }
+        None
+    }
+
+    fn put_aside_again(&mut self, seq: JobSeq) {
+        let Some(job) = self.jobs.get(&seq) else {
+            return;
+        };
+        if let Some(why) = self.why_aside(job) {
+            self.effects.push(Effect::PutAside { seq, why });
+        }
+    }
+
+    fn grant(&mut self, seq: JobSeq, worker: WorkerId) {
+        let job = &self.jobs[&seq];
+        let (pool, priority, tenant) = (job.pool, job.priority, job.tenant);
+        let credit = Credit {
+            seq,
+            priority,
+            tenant: self.tenants.name(tenant).clone(),
+            job: job.job.clone(),
+            pool: self.pools.name(pool).clone(),
+            worker,
+            delivery: job.deliveries + 1,
+            tokens: job.tokens,
+            cost: job.cost,
+            term: self.term,
+            granted_at: self.now,
+        };
+        self.lanes.serve(pool, priority, tenant, job.cost);
+        self.lanes.remove(pool, priority, tenant, seq);
+        self.charge(&credit);
+        self.refresh(pool, priority, tenant);
+        self.refresh_tenant(tenant);
+        let expected = lease_revision(&self.leases, seq);
+        self.leases
+            .insert(seq, Lease::held(expected, credit.clone(), false));
+        self.effects.push(Effect::Grant { credit, expected });
+    }
+
+    // ---- what can be asked --------------------------------------------------------------
+
+    /// Jobs in line per priority, in the order of [`Priority::ALL`]; not parked, not in flight.
+    #[must_use]
+    pub fn queued(&self) -> [usize; 3] {
+        self.lanes.queued()
+    }
+
+    /// Credits that are held by workers.
+    #[must_use]
+    pub fn live(&self) -> usize {
+        self.fleet.occupied()
+    }
+
+    /// Jobs known to be in the stream, whatever their state.
+    #[must_use]
+    pub fn known(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Term of this scheduler.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        self.term
+    }
+}
+
+enum Candidate {
+    Run(JobSeq),
+    PutAside(JobSeq, PutAside),
+}
+
+fn lease_revision(leases: &BTreeMap<JobSeq, Lease>, seq: JobSeq) -> u64 {
+    leases.get(&seq).map_or(0, |lease| lease.revision)
+}
