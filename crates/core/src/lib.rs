@@ -5,6 +5,7 @@
 //! same code runs in production and in simulation.
 
 pub mod drr;
+pub mod election;
 pub mod failure;
 pub mod ids;
 pub mod job;

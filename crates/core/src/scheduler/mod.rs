@@ -155,6 +155,8 @@ pub struct Scheduler {
     pools: Pools,
     jobs: BTreeMap<JobSeq, Job>,
     leases: BTreeMap<JobSeq, Lease>,
+    /// Highest revision of any lease that was seen in the bucket.
+    revision_seen: u64,
     lanes: Lanes,
     fleet: Fleet,
     /// Jobs and leases that wait for a time.
@@ -177,6 +179,7 @@ impl Scheduler {
             pools: Pools::default(),
             jobs: BTreeMap::new(),
             leases: BTreeMap::new(),
+            revision_seen: 0,
             lanes: Lanes::new(config.quantum, config.shares),
             fleet: Fleet::default(),
             timers: std::collections::BTreeSet::new(),

@@ -1,1 +1,474 @@
+use super::*;
+use crate::limiter::Observed;
 
+fn config() -> Config {
+    Config {
+        quantum: Cost(5_000),
+        cost_weights: CostWeights::default(),
+        shares: ShareRules::default(),
+        limits: BTreeMap::new(),
+        default_limits: Limits {
+            requests: 600_000,
+            input_tokens: 600_000_000,
+            output_tokens: 600_000_000,
+        },
+        weights: BTreeMap::new(),
+        tenant_in_flight_max: 1_000,
+        max_deliver: 5,
+        worker_silence_max: 3_000,
+    }
+}
+
+/// A scheduler with its stored leases: revisions are given out as the bucket would.
+struct World {
+    scheduler: Scheduler,
+    now: Millis,
+    revision: u64,
+}
+
+impl World {
+    fn new(config: Config) -> Self {
+        Self {
+            scheduler: Scheduler::new(config, Term(1), 0),
+            now: 0,
+            revision: 0,
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        self.scheduler.handle(self.now, event);
+    }
+
+    fn worker(&mut self, name: &str, slots: u32) {
+        let worker = WorkerId::parse(name).unwrap();
+        self.event(Event::Worker {
+            worker,
+            slots,
+            draining: false,
+        });
+    }
+
+    fn job(&mut self, seq: u64, priority: Priority, tenant: &str) {
+        self.event(Event::Job(seen(seq, priority, tenant)));
+    }
+
+    /// Dispatches and stores every grant.
+    fn grants(&mut self) -> Vec<Credit> {
+        let effects = self.scheduler.dispatch(self.now);
+        let mut credits = Vec::new();
+        for effect in effects {
+            if let Effect::Grant { credit, .. } = effect {
+                self.revision += 1;
+                self.event(Event::GrantStored {
+                    seq: credit.seq,
+                    revision: self.revision,
+                });
+                credits.push(credit);
+            }
+        }
+        credits
+    }
+
+    fn settle(&mut self, credit: &Credit, outcome: Outcome, used: Option<Tokens>) {
+        self.revision += 1;
+        let settlement = Settlement {
+            credit: credit.clone(),
+            outcome,
+            used,
+            observed: Observation::default(),
+            pause_until: None,
+        };
+        self.event(Event::Settled {
+            settlement,
+            revision: self.revision,
+        });
+    }
+}
+
+fn seen(seq: u64, priority: Priority, tenant: &str) -> JobSeen {
+    JobSeen {
+        seq: JobSeq(seq),
+        priority,
+        tenant: TenantId::parse(tenant).unwrap(),
+        job: JobId::parse(&format!("job-{seq}")).unwrap(),
+        pool: PoolId::parse("haiku").unwrap(),
+        tokens: Tokens {
+            input: 500,
+            output: 100,
+        },
+        not_before: None,
+        deadline: None,
+    }
+}
+
+fn seqs(credits: &[Credit]) -> Vec<u64> {
+    credits.iter().map(|credit| credit.seq.0).collect()
+}
+
+#[test]
+fn a_job_goes_to_a_free_worker_and_ends_as_settled() {
+    let mut world = World::new(config());
+    world.job(1, Priority::Batch, "acme");
+    assert_eq!(world.grants(), [], "nobody asked");
+    world.worker("w", 1);
+    let credits = world.grants();
+    assert_eq!(seqs(&credits), [1]);
+    assert_eq!((credits[0].delivery, credits[0].term), (1, Term(1)));
+    assert_eq!(world.scheduler.live(), 1);
+    world.settle(&credits[0], Outcome::Finished, Some(credits[0].tokens));
+    assert_eq!((world.scheduler.live(), world.scheduler.known()), (0, 0));
+}
+
+#[test]
+fn slots_are_never_oversubscribed_and_the_emptier_worker_goes_first() {
+    let mut world = World::new(config());
+    for seq in 1..=10 {
+        world.job(seq, Priority::Batch, "acme");
+    }
+    world.worker("small", 1);
+    world.worker("wide", 4);
+    let credits = world.grants();
+    let on = |name: &str| {
+        credits
+            .iter()
+            .filter(|credit| credit.worker.as_str() == name)
+            .count()
+    };
+    assert_eq!((on("small"), on("wide")), (1, 4));
+    assert_eq!(world.grants(), []);
+}
+
+#[test]
+fn an_expired_credit_is_granted_again_as_the_next_delivery() {
+    let mut world = World::new(config());
+    world.job(1, Priority::Batch, "acme");
+    world.worker("w", 1);
+    world.grants();
+    world.revision += 1;
+    let revision = world.revision;
+    world.event(Event::LeaseEnded {
+        seq: JobSeq(1),
+        revision,
+    });
+    let effects = world.scheduler.dispatch(0);
+    let [Effect::Grant { credit, expected }] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(
+        (credit.delivery, *expected),
+        (2, revision),
+        "over the marker's revision"
+    );
+}
+
+#[test]
+fn a_job_that_kills_its_workers_is_put_aside() {
+    let mut world = World::new(Config {
+        max_deliver: 2,
+        ..config()
+    });
+    world.job(1, Priority::Batch, "acme");
+    world.worker("w", 1);
+    for _ in 0..2 {
+        assert_eq!(world.grants().len(), 1);
+        world.revision += 1;
+        let revision = world.revision;
+        world.event(Event::LeaseEnded {
+            seq: JobSeq(1),
+            revision,
+        });
+    }
+    let why = PutAside::Undeliverable { deliveries: 2 };
+    assert_eq!(
+        world.scheduler.dispatch(0),
+        [Effect::PutAside {
+            seq: JobSeq(1),
+            why
+        }]
+    );
+    assert_eq!(world.scheduler.dispatch(0), [], "asked once");
+    world.event(Event::PutAsideFailed { seq: JobSeq(1) });
+    assert_eq!(
+        world.scheduler.dispatch(RETRY_AFTER),
+        [Effect::PutAside {
+            seq: JobSeq(1),
+            why
+        }]
+    );
+    world.event(Event::PutAside { seq: JobSeq(1) });
+    assert_eq!(world.scheduler.known(), 0);
+}
+
+#[test]
+fn a_returned_credit_burns_no_delivery() {
+    let mut world = World::new(config());
+    world.job(1, Priority::Batch, "acme");
+    world.worker("w", 1);
+    let credits = world.grants();
+    world.settle(&credits[0], Outcome::Returned, None);
+    let credits = world.grants();
+    assert_eq!(credits[0].delivery, 1);
+}
+
+#[test]
+fn a_parked_job_waits_for_its_time_without_a_new_event() {
+    let mut world = World::new(config());
+    world.job(1, Priority::Batch, "acme");
+    world.worker("w", 1);
+    let credits = world.grants();
+    world.settle(&credits[0], Outcome::Parked { until: 2_000 }, None);
+    assert_eq!(world.grants(), []);
+    assert_eq!(world.scheduler.next_deadline(), Some(2_000));
+    world.now = 2_000;
+    assert_eq!(world.grants()[0].delivery, 2);
+}
+
+#[test]
+fn not_before_is_honoured_to_the_millisecond() {
+    let mut world = World::new(config());
+    world.worker("w", 1);
+    world.event(Event::Job(JobSeen {
+        not_before: Some(500),
+        ..seen(1, Priority::Critical, "acme")
+    }));
+    world.now = 499;
+    assert_eq!(world.grants(), []);
+    world.now = 500;
+    assert_eq!(seqs(&world.grants()), [1]);
+}
+
+#[test]
+fn a_job_whose_deadline_passed_is_never_granted() {
+    let mut world = World::new(config());
+    world.event(Event::Job(JobSeen {
+        deadline: Some(100),
+        ..seen(1, Priority::Critical, "acme")
+    }));
+    world.job(2, Priority::Critical, "acme");
+    world.now = 100;
+    world.worker("w", 2);
+    let effects = world.scheduler.dispatch(world.now);
+    let aside = Effect::PutAside {
+        seq: JobSeq(1),
+        why: PutAside::DeadlinePassed,
+    };
+    assert!(effects.contains(&aside), "{effects:?}");
+    assert!(
+        effects
+            .iter()
+            .any(|e| matches!(e, Effect::Grant { credit, .. } if credit.seq == JobSeq(2)))
+    );
+}
+
+#[test]
+fn grants_stay_within_the_pool_and_go_on_when_it_refills() {
+    let limits = Limits {
+        requests: 60,
+        input_tokens: 600_000,
+        output_tokens: 600_000,
+    };
+    let mut world = World::new(Config {
+        default_limits: limits,
+        ..config()
+    });
+    for seq in 1..=30 {
+        world.job(seq, Priority::Batch, "acme");
+    }
+    world.worker("w", 100);
+    assert_eq!(world.grants().len(), 10, "a sixth of a minute's worth");
+    assert_eq!(world.scheduler.next_deadline(), Some(1_000));
+    world.now = 999;
+    assert_eq!(world.grants().len(), 0);
+    world.now = 1_000;
+    world.worker("w", 100);
+    assert_eq!(world.grants().len(), 1);
+}
+
+#[test]
+fn a_pause_stops_its_pool_and_no_other() {
+    let mut world = World::new(config());
+    for seq in 1..=3 {
+        world.job(seq, Priority::Batch, "acme");
+    }
+    world.worker("w", 1);
+    let credits = world.grants();
+    world.revision += 1;
+    let settlement = Settlement {
+        credit: credits[0].clone(),
+        outcome: Outcome::Parked { until: 16_000 },
+        used: None,
+        observed: Observation {
+            requests: Some(Observed {
+                limit: 50,
+                remaining: 0,
+            }),
+            ..Observation::default()
+        },
+        pause_until: Some(16_000),
+    };
+    let revision = world.revision;
+    world.event(Event::Settled {
+        settlement,
+        revision,
+    });
+    assert_eq!(world.grants(), []);
+    let sonnet = PoolId::parse("sonnet").unwrap();
+    world.event(Event::Job(JobSeen {
+        pool: sonnet,
+        ..seen(9, Priority::Batch, "acme")
+    }));
+    assert_eq!(
+        seqs(&world.grants()),
+        [9],
+        "the same tenant's job in another pool flows"
+    );
+}
+
+#[test]
+fn a_new_leader_that_reads_leases_first_does_not_grant_what_runs() {
+    let mut first = World::new(config());
+    for seq in 1..=4 {
+        first.job(seq, Priority::Batch, "acme");
+    }
+    first.worker("w", 2);
+    let running = first.grants();
+    assert_eq!(running.len(), 2);
+
+    let mut next = World::new(config());
+    next.scheduler = Scheduler::new(config(), Term(9), 0);
+    for (revision, credit) in (1..).zip(&running) {
+        next.event(Event::Held {
+            credit: credit.clone(),
+            revision,
+        });
+    }
+    for seq in 1..=4 {
+        next.job(seq, Priority::Batch, "acme");
+    }
+    next.worker("w", 3);
+    let granted = next.grants();
+    assert_eq!(granted.len(), 1, "two of three slots are known to be taken");
+    assert!(!seqs(&running).contains(&granted[0].seq.0));
+    assert_eq!(next.scheduler.live(), 3);
+}
+
+#[test]
+fn a_grant_that_another_leader_forestalled_is_undone() {
+    let mut world = World::new(config());
+    world.job(1, Priority::Batch, "acme");
+    world.worker("w", 1);
+    let effects = world.scheduler.dispatch(0);
+    let [Effect::Grant { credit, .. }] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    let other = Credit {
+        term: Term(2),
+        worker: WorkerId::parse("v").unwrap(),
+        ..credit.clone()
+    };
+    world.event(Event::Held {
+        credit: other.clone(),
+        revision: 5,
+    });
+    world.event(Event::GrantRefused { seq: JobSeq(1) });
+    assert_eq!(world.scheduler.live(), 1, "only the other's credit is live");
+    world.revision = 5;
+    world.settle(&other, Outcome::Finished, Some(other.tokens));
+    assert_eq!((world.scheduler.live(), world.scheduler.known()), (0, 0));
+}
+
+#[test]
+fn a_refused_grant_is_tried_again_when_nobody_else_shows_up() {
+    let mut world = World::new(config());
+    world.job(1, Priority::Batch, "acme");
+    world.worker("w", 1);
+    assert_eq!(world.scheduler.dispatch(0).len(), 1);
+    world.event(Event::GrantRefused { seq: JobSeq(1) });
+    assert_eq!(world.scheduler.live(), 0);
+    assert_eq!(world.scheduler.dispatch(RETRY_AFTER - 1).len(), 0);
+    assert_eq!(world.scheduler.dispatch(RETRY_AFTER).len(), 1);
+}
+
+#[test]
+fn replays_and_late_messages_change_nothing() {
+    let mut world = World::new(config());
+    world.job(1, Priority::Batch, "acme");
+    world.worker("w", 2);
+    let credits = world.grants();
+    let held = Event::Held {
+        credit: credits[0].clone(),
+        revision: 1,
+    };
+    world.settle(&credits[0], Outcome::Finished, Some(credits[0].tokens));
+    world.event(held);
+    assert_eq!(world.scheduler.live(), 0, "a replay opens no lease");
+    world.job(1, Priority::Batch, "acme");
+    // The index shows it late: it costs one credit, which its worker finds empty.
+    assert!(world.scheduler.live() <= 1);
+    let late = world.grants();
+    for credit in late {
+        world.settle(&credit, Outcome::Finished, None);
+    }
+    assert_eq!((world.scheduler.live(), world.scheduler.known()), (0, 0));
+}
+
+#[test]
+fn a_tenant_at_its_cap_holds_up_nobody() {
+    let mut world = World::new(Config {
+        tenant_in_flight_max: 2,
+        ..config()
+    });
+    for seq in 1..=50 {
+        world.job(seq, Priority::Batch, "noisy");
+    }
+    world.job(51, Priority::Batch, "quiet");
+    world.worker("w", 10);
+    let credits = world.grants();
+    assert_eq!(
+        credits
+            .iter()
+            .filter(|c| c.tenant.as_str() == "noisy")
+            .count(),
+        2
+    );
+    assert_eq!(
+        credits
+            .iter()
+            .filter(|c| c.tenant.as_str() == "quiet")
+            .count(),
+        1
+    );
+    world.settle(&credits[0], Outcome::Finished, Some(credits[0].tokens));
+    assert_eq!(world.grants().len(), 1, "the cap opens by one");
+}
+
+#[test]
+fn one_critical_job_passes_a_backlog_of_batch_work() {
+    let mut world = World::new(config());
+    for seq in 1..=100 {
+        world.job(seq, Priority::Batch, "noisy");
+    }
+    world.worker("w", 1);
+    let first = world.grants();
+    world.job(101, Priority::Critical, "user");
+    world.settle(&first[0], Outcome::Finished, Some(first[0].tokens));
+    assert_eq!(seqs(&world.grants()), [101]);
+}
+
+#[test]
+fn a_worker_that_fell_silent_or_drains_gets_nothing() {
+    let mut world = World::new(config());
+    world.worker("w", 4);
+    world.job(1, Priority::Batch, "acme");
+    world.now = 3_000;
+    assert_eq!(world.grants(), []);
+    let worker = WorkerId::parse("w").unwrap();
+    world.event(Event::Worker {
+        worker,
+        slots: 4,
+        draining: true,
+    });
+    assert_eq!(world.grants(), []);
+    world.worker("w", 4);
+    assert_eq!(world.grants().len(), 1);
+}
