@@ -4,6 +4,8 @@
 //! data. There is no clock, no IO, no async runtime and no wire format in this crate, so the
 //! same code runs in production and in simulation.
 
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
+
 pub mod drr;
 pub mod election;
 pub mod failure;

@@ -46,11 +46,7 @@ impl ShareRules {
             }
         };
         let part = |of: u32, index: usize, others: u32| {
-            if others == 0 {
-                0
-            } else {
-                of * weight(index) / others
-            }
+            (of * weight(index)).checked_div(others).unwrap_or(0)
         };
         let all = weight(0) + weight(1) + weight(2);
         if all == 0 {

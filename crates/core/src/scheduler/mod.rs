@@ -436,8 +436,13 @@ impl Scheduler {
         self.timers.insert((until, seq));
     }
 
-    /// Whether `revision` of the lease on `seq` is newer than what we know.
-    fn is_news(&self, seq: JobSeq, revision: u64) -> bool {
+    /// Whether `revision` of the lease on `seq` is newer than what we know. Revisions count over
+    /// all leases and are seen in order, so one that is not the highest so far is a replay.
+    fn is_news(&mut self, seq: JobSeq, revision: u64) -> bool {
+        if revision <= self.revision_seen {
+            return false;
+        }
+        self.revision_seen = revision;
         self.leases
             .get(&seq)
             .is_none_or(|lease| lease.revision < revision)
