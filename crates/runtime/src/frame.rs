@@ -3,12 +3,11 @@
 //! Order of the start: TLS, logs, metrics, signals, health server; then the role connects and spawns its tasks. Order
 //! of the end: tasks drain, the server stops (so that probes see the drain), the last traces are sent.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::Context;
-use std::future::Future;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::{self, Settings};
@@ -88,10 +87,13 @@ pub enum StartError {
 
 /// A started process: what every role needs, and the tasks it runs.
 ///
+/// Whatever can fail after the start belongs into a task, connecting included: then probes answer while it goes on, a
+/// signal can end it, and its failure is logged, traced and turned into the exit code in one way.
+///
 /// ```no_run
 /// # use fairlane_runtime::{FrameOptions, Frame, Rule, config};
 /// # async fn main_of_worker() -> anyhow::Result<()> {
-/// let settings = config::load(None, std::env::vars(), &[])?.settings;
+/// let settings = config::load(None, config::process_env(), &[])?.settings;
 /// let mut frame = Frame::start(FrameOptions::worker(&settings)).await?;
 /// let nats = frame.health.check("nats");
 /// let shutdown = frame.shutdown.clone();
@@ -100,7 +102,8 @@ pub enum StartError {
 ///     shutdown.draining().cancelled().await;
 ///     Ok(())
 /// });
-/// frame.run().await
+/// frame.run().await?;
+/// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
@@ -128,10 +131,6 @@ impl Frame {
         install_crypto();
         let telemetry = telemetry::init(options.role, &options.telemetry, Terminal::detect())
             .map_err(StartError::Telemetry)?;
-        Self::inside(options, telemetry).await
-    }
-
-    async fn inside(options: FrameOptions, telemetry: Telemetry) -> Result<Self, StartError> {
         let (signals, listening) = listen().map_err(StartError::Signals)?;
         let shutdown = Shutdown::new();
         let metrics = Metrics::new(options.role);
@@ -182,9 +181,10 @@ impl Frame {
     /// Runs until every task has ended, then stops the server and sends the last traces.
     ///
     /// # Errors
-    /// If an essential task failed. Being cut off at the end of the grace period is logged, but is not an error.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let ended: Result<Ended, TaskError> = self.tasks.run().await;
+    /// If an essential task failed. Being cut off at the end of the grace period is not an error: the work was handed
+    /// back or will be found.
+    pub async fn run(self) -> Result<Ended, TaskError> {
+        let ended = self.tasks.run().await;
         self.shutdown.begin();
         if let Some(server) = self.server {
             server.stop().await;
@@ -192,7 +192,7 @@ impl Frame {
         tracing::info!(role = self.role, "stopped");
         self.telemetry.shutdown().await;
         drop(self.background);
-        ended.map(|_| ()).with_context(|| self.role)
+        ended
     }
 }
 

@@ -161,7 +161,7 @@ impl TableWalk<'_> {
 /// `below` is what the file said: a map key spelled `SONNET_4_X` means the existing `sonnet-4.x`.
 pub(crate) fn from_env(
     nodes: &'static [Node],
-    env: impl Iterator<Item = (String, String)>,
+    env: Vec<(String, String)>,
     below: &Layer,
     problems: &mut Vec<Problem>,
 ) -> Layer {
@@ -193,6 +193,29 @@ pub(crate) fn from_env(
         }
     }
     layer
+}
+
+/// Variables that are a key of ours but for the number of underscores. They cannot be refused: Kubernetes makes
+/// variables like `FAIRLANE_NATS_PORT` for every service in the namespace.
+pub(crate) fn near_misses(nodes: &'static [Node], env: &[(String, String)]) -> Vec<String> {
+    let squeezed = |name: &str| name.replace('_', "").to_ascii_uppercase();
+    let known: BTreeMap<String, String> = suggest::leaf_paths(nodes)
+        .iter()
+        .map(|path| suggest::variable(path))
+        .map(|variable| (squeezed(&variable), variable))
+        .collect();
+    let mut warnings: Vec<String> = env
+        .iter()
+        .filter(|(name, _)| name.starts_with("FAIRLANE_") && !name.starts_with(ENV_PREFIX))
+        .filter_map(|(name, _)| {
+            let right = known.get(&squeezed(name))?;
+            Some(format!(
+                "the variable {name} is not read; did you mean {right}?"
+            ))
+        })
+        .collect();
+    warnings.sort_unstable();
+    warnings
 }
 
 /// Checks flags given as (dotted key, text).

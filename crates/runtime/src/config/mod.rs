@@ -16,7 +16,9 @@ mod suggest;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use config::{File, FileFormat, Source, Value, ValueKind};
@@ -35,16 +37,28 @@ pub const DEFAULT_FILE: &str = "fairlane.toml";
 
 /// Which file to read: the one named (which then must exist), else `fairlane.toml` in `dir` if there is one.
 pub fn default_file(named: Option<&Path>, dir: &Path) -> Option<PathBuf> {
-    match named {
-        Some(path) => Some(path.to_owned()),
-        None => {
-            let path = dir.join(DEFAULT_FILE);
-            path.is_file().then(|| {
-                // Messages should say `fairlane.toml`, not `./fairlane.toml`.
-                path.strip_prefix(".").map_or(path.clone(), Path::to_owned)
-            })
-        }
+    if let Some(path) = named {
+        return Some(path.to_owned());
     }
+    let path = dir.join(DEFAULT_FILE);
+    match std::fs::metadata(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        // Whatever else is wrong with it, reading it will say; ignoring a file that is there would not.
+        Ok(_) | Err(_) => Some(match path.strip_prefix(".") {
+            // Messages should say `fairlane.toml`, not `./fairlane.toml`.
+            Ok(short) => short.to_owned(),
+            Err(_) => path,
+        }),
+    }
+}
+
+/// The environment of this process, for [`load`]. Bytes that are not Unicode are replaced, so that a broken value is
+/// refused by name instead of ending the process.
+pub fn process_env() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().map(|(name, value)| {
+        let text = |os: OsString| os.to_string_lossy().into_owned();
+        (text(name), text(value))
+    })
 }
 
 /// Reads and checks everything.
@@ -91,6 +105,8 @@ pub fn merge(
         Some((path, text)) => file_layer(path, text, &mut problems)?,
         None => Layer::default(),
     };
+    let env: Vec<(String, String)> = env.collect();
+    let warnings = layer::near_misses(Settings::NODES, &env);
     let env = layer::from_env(Settings::NODES, env, &file, &mut problems);
     let flags = layer::from_flags(Settings::NODES, flags, &mut problems);
     ConfigError::unless_none(problems)?;
@@ -117,6 +133,7 @@ pub fn merge(
     Ok(Loaded {
         settings,
         origins,
+        warnings,
         values,
     })
 }
@@ -155,6 +172,8 @@ pub struct Loaded {
     pub settings: Settings,
     /// Their sources.
     pub origins: Origins,
+    /// What is probably a mistake but may be somebody else's business, such as `FAIRLANE_NATS_URL`. To be logged.
+    pub warnings: Vec<String>,
     values: Value,
 }
 
@@ -164,6 +183,7 @@ impl fmt::Debug for Loaded {
         f.debug_struct("Loaded")
             .field("settings", &self.settings)
             .field("origins", &self.origins)
+            .field("warnings", &self.warnings)
             .finish_non_exhaustive()
     }
 }

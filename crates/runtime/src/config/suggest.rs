@@ -42,34 +42,38 @@ fn nearest(wrong: &str, nodes: &'static [Node]) -> Option<&'static str> {
 
 /// Leaves of this exact name in any section: `slots` at the top is meant as `worker.slots`.
 fn elsewhere(name: &str) -> Vec<Vec<String>> {
-    let mut found = Vec::new();
-    collect(Settings::NODES, &mut Vec::new(), name, &mut found);
+    let mut found = leaf_paths(Settings::NODES);
+    found.retain(|path| path.last().is_some_and(|last| last == name));
     found
 }
 
-fn collect(
-    nodes: &'static [Node],
-    path: &mut Vec<String>,
-    name: &str,
-    found: &mut Vec<Vec<String>>,
-) {
+/// Paths of all leaves with a fixed name; the entries of maps have none.
+pub(crate) fn leaf_paths(nodes: &'static [Node]) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    collect(nodes, &mut Vec::new(), &mut found);
+    found
+}
+
+fn collect(nodes: &'static [Node], path: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
     for node in nodes {
         path.push(node.name.to_owned());
         match node.kind {
-            Kind::Leaf(_) | Kind::Optional(_) if node.name == name => found.push(path.clone()),
-            Kind::Leaf(_) | Kind::Optional(_) | Kind::Map(_) => {}
-            Kind::Table(inner) => collect(inner, path, name, found),
+            Kind::Leaf(_) | Kind::Optional(_) => found.push(path.clone()),
+            Kind::Table(inner) => collect(inner, path, found),
+            Kind::Map(_) => {}
         }
         path.pop();
     }
 }
 
+/// The environment variable of a path.
+pub(crate) fn variable(path: &[String]) -> String {
+    format!("{ENV_PREFIX}{}", path.join("__").to_ascii_uppercase())
+}
+
 fn did_you_mean(path: &[String], origin: &Origin) -> String {
     match origin {
-        Origin::Env(_) => format!(
-            "did you mean {ENV_PREFIX}{}?",
-            path.join("__").to_ascii_uppercase()
-        ),
+        Origin::Env(_) => format!("did you mean {}?", variable(path)),
         Origin::Default | Origin::File(_) | Origin::Flag => {
             format!("did you mean {:?}?", dotted(path))
         }

@@ -254,6 +254,26 @@ fn the_standard_otlp_variable_is_the_weakest_of_the_environment() {
 }
 
 #[test]
+fn a_variable_with_too_few_underscores_is_warned_about() {
+    let loaded = try_all(
+        "",
+        &[
+            ("FAIRLANE_NATS_URL", "nats://a"),
+            ("FAIRLANE_WORKER_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
+            ("FAIRLANE_CONFIG", "x.toml"),
+            ("FAIRLANE__WORKER__SLOTS", "3"),
+        ],
+        &[],
+    )
+    .unwrap();
+    assert_eq!(
+        loaded.warnings,
+        ["the variable FAIRLANE_NATS_URL is not read; did you mean FAIRLANE__NATS__URL?"]
+    );
+    assert_eq!(loaded.settings.nats.url, Settings::default().nats.url);
+}
+
+#[test]
 fn explain_lists_every_key_in_order_and_masks_secrets() {
     let loaded = try_all(
         "[nats]\nuser = \"u\"\n[tenants.b]\nplan = \"pro\"\n[tenants.a]\nweight = 2",
