@@ -1,0 +1,7 @@
+//! What tests against a real server share: a nats-server of their own, and waiting without sleeping.
+
+pub mod server;
+pub mod wait;
+
+pub use server::{TestNats, old_server};
+pub use wait::{LIMIT, eventually, within};
