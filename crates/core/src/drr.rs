@@ -29,6 +29,15 @@ pub struct Drr {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey(pub u32);
 
+/// How much more than others a flow may spend, in thousandths. 0 counts as the least there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Weight(pub u32);
+
+impl Weight {
+    /// What everybody has who was given no other.
+    pub const ONE: Self = Self(1_000);
+}
+
 /// The job a flow would run next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
@@ -39,7 +48,7 @@ pub struct Head {
 
 #[derive(Debug, Clone, Copy)]
 struct Flow {
-    weight: u32,
+    weight: Weight,
     /// What the flow may spend as of round `base`.
     deficit: Cost,
     base: i64,
@@ -48,7 +57,7 @@ struct Flow {
 
 impl Flow {
     fn quantum(&self, quantum: Cost) -> i64 {
-        quantum.0.saturating_mul(i64::from(self.weight))
+        (quantum.0.saturating_mul(i64::from(self.weight.0)) / i64::from(Weight::ONE.0)).max(1)
     }
 
     /// Rounds after `base` until the deficit covers the head.
@@ -87,14 +96,14 @@ impl Drr {
         }
     }
 
-    /// Says what `key` would run next. `weight` of 0 counts as 1.
-    pub fn wait(&mut self, key: FlowKey, weight: u32, head: Head) {
+    /// Says what `key` would run next.
+    pub fn wait(&mut self, key: FlowKey, weight: Weight, head: Head) {
         let round = self.round;
         self.change(key, |flow| {
             if flow.head.is_none() {
                 flow.base = round;
             }
-            flow.weight = weight.max(1);
+            flow.weight = weight;
             flow.head = Some(head);
         });
     }
@@ -143,7 +152,7 @@ impl Drr {
     }
 
     /// Corrects what `key` was charged: positive when it cost more than charged.
-    pub fn correct(&mut self, key: FlowKey, weight: u32, more: Cost) {
+    pub fn correct(&mut self, key: FlowKey, weight: Weight, more: Cost) {
         if more == Cost(0) {
             return;
         }
@@ -151,7 +160,7 @@ impl Drr {
         self.change(key, |flow| {
             if flow.head.is_none() {
                 flow.base = round;
-                flow.weight = weight.max(1);
+                flow.weight = weight;
             }
             flow.deficit -= more;
             if flow.head.is_none() {
@@ -170,7 +179,7 @@ impl Drr {
     fn change(&mut self, key: FlowKey, change: impl FnOnce(&mut Flow)) {
         let quantum = self.quantum;
         let flow = self.flows.entry(key).or_insert(Flow {
-            weight: 1,
+            weight: Weight::ONE,
             deficit: Cost(0),
             base: self.round,
             head: None,
@@ -209,7 +218,7 @@ mod tests {
         for (index, &(weight, cost)) in flows.iter().enumerate() {
             ring.wait(
                 FlowKey(index as u32),
-                weight,
+                Weight(weight * 1_000),
                 Head {
                     cost: Cost(cost),
                     since: index as u64,
@@ -223,7 +232,7 @@ mod tests {
             service[key.0 as usize] += cost;
             ring.wait(
                 key,
-                weight,
+                Weight(weight * 1_000),
                 Head {
                     cost: Cost(cost),
                     since: (flows.len() + turn) as u64,
@@ -258,7 +267,7 @@ mod tests {
         for (index, &(weight, cost)) in flows.iter().enumerate() {
             ring.wait(
                 FlowKey(index as u32),
-                weight,
+                Weight(weight * 1_000),
                 Head {
                     cost: Cost(cost),
                     since: index as u64,
@@ -272,7 +281,7 @@ mod tests {
             service[key.0 as usize] += cost;
             ring.wait(
                 key,
-                weight,
+                Weight(weight * 1_000),
                 Head {
                     cost: Cost(cost),
                     since: 3 + turn,
@@ -316,11 +325,11 @@ mod tests {
             cost: Cost(1_000),
             since: 0,
         };
-        ring.wait(FlowKey(0), 1, head);
+        ring.wait(FlowKey(0), Weight::ONE, head);
         ring.serve(FlowKey(0));
         ring.rest(FlowKey(0));
         assert_eq!(ring.deficit(FlowKey(0)), Cost(0), "savings are gone");
-        ring.correct(FlowKey(0), 1, Cost(40_000));
+        ring.correct(FlowKey(0), Weight::ONE, Cost(40_000));
         ring.rest(FlowKey(0));
         assert_eq!(ring.deficit(FlowKey(0)), Cost(-40_000), "debt stays");
     }
@@ -333,15 +342,15 @@ mod tests {
             cost: Cost(2_000),
             since,
         };
-        ring.wait(FlowKey(0), 1, head(0));
-        ring.wait(FlowKey(1), 1, head(1));
+        ring.wait(FlowKey(0), Weight::ONE, head(0));
+        ring.wait(FlowKey(1), Weight::ONE, head(1));
         for turn in 0..20_000 {
             let key = ring.next().unwrap();
             ring.serve(key);
             let actual = if key.0 == 0 { 8_000 } else { 2_000 };
             service[key.0 as usize] += actual;
-            ring.wait(key, 1, head(2 + turn));
-            ring.correct(key, 1, Cost(actual - 2_000));
+            ring.wait(key, Weight::ONE, head(2 + turn));
+            ring.correct(key, Weight::ONE, Cost(actual - 2_000));
         }
         let ratio = service[0] as f64 / service[1] as f64;
         assert!((ratio - 1.0).abs() < 0.01, "{service:?}");

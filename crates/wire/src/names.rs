@@ -265,7 +265,9 @@ pub mod header {
     pub const ACCEPTED: &str = "Fl-Accepted";
     /// Name of the object that holds the body.
     pub const CLAIM: &str = "Fl-Claim";
-    /// Reason of a dead letter.
+    /// Phase of a job record, so that many can be followed without their bodies.
+    pub const PHASE: &str = "Fl-Phase";
+    /// Reason of a dead letter, on the letter and on the record of its job.
     pub const REASON: &str = "Fl-Reason";
     /// Facts about a dead letter, JSON.
     pub const LETTER: &str = "Fl-Letter";

@@ -15,7 +15,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use crate::Millis;
-use crate::drr::{FlowKey, Head};
+use crate::drr::{FlowKey, Head, Weight};
 use crate::ids::{JobId, JobSeq, PoolId, TenantId, Term, WorkerId};
 use crate::job::{Cost, CostWeights, Priority, Tokens};
 use crate::limiter::{Limits, Observation};
@@ -34,7 +34,7 @@ pub struct Config {
     /// Limits of pools that are not named.
     pub default_limits: Limits,
     /// Weights of tenants that are not 1.
-    pub weights: BTreeMap<TenantId, u32>,
+    pub weights: BTreeMap<TenantId, Weight>,
     /// Jobs of one tenant that may be in flight at once.
     pub tenant_in_flight_max: u32,
     /// Credits a job may be given before it is put aside as one that kills its workers.
@@ -466,8 +466,12 @@ impl Scheduler {
         self.pools.index(pool, limits, self.now)
     }
 
-    fn weight(&self, tenant: &TenantId) -> u32 {
-        self.config.weights.get(tenant).copied().unwrap_or(1)
+    fn weight(&self, tenant: &TenantId) -> Weight {
+        self.config
+            .weights
+            .get(tenant)
+            .copied()
+            .unwrap_or(Weight::ONE)
     }
 
     /// Books a credit: pool, worker and tenant. The tenant's deficit was charged when it was served,
@@ -557,7 +561,7 @@ impl Scheduler {
                     .weights
                     .get(self.tenants.name(tenant))
                     .copied()
-                    .unwrap_or(1);
+                    .unwrap_or(Weight::ONE);
                 ring.wait(
                     flow,
                     weight,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Credit;
 use crate::Millis;
-use crate::drr::{Drr, FlowKey};
+use crate::drr::{Drr, FlowKey, Weight};
 use crate::ids::{JobId, JobSeq, PoolId, TenantId, WorkerId};
 use crate::job::{Cost, Priority, Tokens};
 use crate::limiter::{Limits, PoolLimits};
@@ -266,7 +266,7 @@ impl Lanes {
         pool: PoolIx,
         priority: Priority,
         tenant: TenantIx,
-        weight: u32,
+        weight: Weight,
         more: Cost,
     ) {
         let waiting = self.waiting(pool);
