@@ -307,7 +307,7 @@ mod tests {
         let mut ring = Drr::new(Cost(1));
         ring.wait(
             FlowKey(0),
-            1,
+            Weight::ONE,
             Head {
                 cost: Cost(i64::MAX / 8),
                 since: 0,
@@ -361,7 +361,7 @@ mod tests {
         let mut ring = Drr::new(QUANTUM);
         ring.wait(
             FlowKey(0),
-            1,
+            Weight::ONE,
             Head {
                 cost: Cost(1_000),
                 since: 0,
@@ -371,7 +371,7 @@ mod tests {
             ring.serve(FlowKey(0));
             ring.wait(
                 FlowKey(0),
-                1,
+                Weight::ONE,
                 Head {
                     cost: Cost(1_000),
                     since: turn,
@@ -380,7 +380,7 @@ mod tests {
         }
         ring.wait(
             FlowKey(1),
-            1,
+            Weight::ONE,
             Head {
                 cost: Cost(1_000),
                 since: 100,
@@ -391,7 +391,7 @@ mod tests {
             ring.serve(FlowKey(0));
             ring.wait(
                 FlowKey(0),
-                1,
+                Weight::ONE,
                 Head {
                     cost: Cost(1_000),
                     since: 101 + before,
@@ -408,7 +408,7 @@ mod tests {
         for key in 0..10_000 {
             ring.wait(
                 FlowKey(key),
-                1,
+                Weight::ONE,
                 Head {
                     cost: Cost(1_000),
                     since: 0,
