@@ -66,11 +66,13 @@ pub mod embedded;
 pub mod index;
 pub mod jobs;
 pub mod lease;
+pub mod letters;
 pub mod objects;
 mod ordered;
 pub mod payloads;
 pub mod publish;
 pub mod pull;
+pub mod records;
 mod requests;
 pub mod watch;
 
@@ -83,6 +85,7 @@ pub use lease::{Bucket, Confirmed, Content, Entry, Revision};
 pub use payloads::Payloads;
 pub use publish::{PendingWrite, Stored, WriteError};
 pub use pull::{AckError, Delivery, PullOptions, Puller};
+pub use records::{RecordError, Records, Slot};
 pub use watch::Watch;
 
 /// Headers of a message, as the client library has them.
