@@ -228,6 +228,14 @@ impl Letter {
     pub fn message_id(&self) -> String {
         format!("dlq-{}:{}", self.tenant.as_deref().unwrap_or("?"), self.job)
     }
+
+    /// Deduplication id of a submission that never became a job, by its
+    /// [assigned id](crate::assigned_id). Not by its own: the same id may be published again,
+    /// repaired or differently broken, and each of these needs its own letter.
+    #[must_use]
+    pub fn submission_message_id(assigned: &JobId) -> String {
+        format!("dlq-submit:{assigned}")
+    }
 }
 
 /// Tenant token of dead letters whose own tenant name is unusable.
@@ -277,5 +285,13 @@ mod tests {
             r#"{"tenant":"acme","job":"wp-1","reason":"schema","message":"tags has 2 items","field":"tags","subject":"fl.jobs.batch.acme","attempts":1,"deliveries":1,"model":"claude-haiku-4-5","kind":"tagging","at_ms":1700000000000}"#
         );
         assert_eq!(serde_json::from_str::<Letter>(&text).unwrap(), letter);
+    }
+
+    #[test]
+    fn letters_of_two_submissions_of_one_id_are_told_apart() {
+        let [one, two] =
+            [7, 8].map(|seq| Letter::submission_message_id(&crate::assigned_id(255, seq)));
+        assert_eq!(one, "dlq-submit:jff-7");
+        assert_ne!(one, two);
     }
 }

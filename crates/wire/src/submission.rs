@@ -329,6 +329,12 @@ impl Fields {
         let right = "1 to 256 characters that mean the same job each time";
         match self.text("idempotency_key", right)? {
             None => Ok(None),
+            // The key travels in a header, which has one line and loses spaces at its ends.
+            Some(key) if key.contains(char::is_control) || key.trim() != key => Err(invalid(
+                "idempotency_key",
+                "idempotency_key has control characters, or spaces at an end".to_owned(),
+            )
+            .fix("give one line of text without spaces around it")),
             Some(key) if (1..=256).contains(&key.len()) => Ok(Some(key.to_owned())),
             Some(key) => Err(invalid(
                 "idempotency_key",
@@ -638,6 +644,16 @@ mod tests {
                 GOOD.replace(r#""id":"a-1""#, r#""id":7"#),
                 "id",
                 "id is a number: 7",
+            ),
+            (
+                GOOD.replace(r#""id":"a-1""#, r#""idempotency_key":"a\nNats-TTL: 1""#),
+                "idempotency_key",
+                "idempotency_key has control characters",
+            ),
+            (
+                GOOD.replace(r#""id":"a-1""#, r#""idempotency_key":"a ""#),
+                "idempotency_key",
+                "idempotency_key has control characters, or spaces at an end",
             ),
             (
                 GOOD.replace("acme", "other"),
