@@ -122,6 +122,29 @@ impl Election {
         }
     }
 
+    /// Until when the lease may be trusted; 0 if we do not lead.
+    #[must_use]
+    pub fn trusted_until(&self) -> Millis {
+        match self.state {
+            State::Leading { sent, .. } => sent + self.times.trust(),
+            State::Standby | State::Acquiring => 0,
+        }
+    }
+
+    /// Stops leading of our own will. Returns the revision of the lease, to be put down; None if
+    /// we do not hold it. Stands back for a while, so that somebody else gets it.
+    pub fn resign(&mut self, now: Millis) -> Option<u64> {
+        match self.state {
+            State::Leading { revision, .. } => {
+                self.state = State::Standby;
+                self.seen = None;
+                self.next_at = now + self.times.takeover_after;
+                Some(revision)
+            }
+            State::Standby | State::Acquiring => None,
+        }
+    }
+
     /// When to call with [`Event::Tick`] next.
     #[must_use]
     pub fn next_deadline(&self) -> Millis {

@@ -1,1 +1,37 @@
+//! The scheduler role: stands by or leads.
+//!
+//! All decisions are `fairlane_core`'s. This crate waits for events, hands them to the core in order,
+//! and carries out its effects: [`lead`] for the lease, [`term`] for everything a leader does,
+//! `aside` for jobs that the leader itself takes out of the queue.
 
+mod aside;
+mod clock;
+mod convert;
+mod lead;
+mod options;
+mod term;
+
+use fairlane_nats::Nats;
+use fairlane_runtime::config::Settings;
+use fairlane_runtime::{Frame, Rule};
+
+pub use options::{Options, OptionsError};
+
+/// Runs the scheduler until it is asked to stop; hands the lease over at once if it leads.
+///
+/// # Errors
+/// Settings that do not fit together, or a task that failed.
+pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Result<()> {
+    let options = Options::from_settings(&settings)?;
+    let connected = frame.health.check("nats");
+    let lead = lead::run(lead::Context {
+        nats,
+        options,
+        metrics: frame.metrics.clone(),
+        shutdown: frame.shutdown.clone(),
+        connected,
+    });
+    frame.spawn("lead", Rule::Essential, lead);
+    frame.run().await?;
+    Ok(())
+}

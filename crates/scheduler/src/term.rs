@@ -1,0 +1,358 @@
+//! One term of a leader: select, apply, execute.
+//!
+//! First it learns what is: every lease, then every job. Only then does it grant. After that the
+//! loop waits for whatever comes first, applies everything that has arrived, lets the core decide
+//! once, and starts what was decided. Grants are stored before their worker hears of them; many
+//! are under way at once, bounded by the workers' slots.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use fairlane_core::Term;
+use fairlane_core::scheduler::{Credit, Effect, Event, Scheduler};
+use fairlane_nats::{
+    Bucket, Confirmed, Content, Index, IndexEvent, Nats, Revision, Watch, WriteError, watch,
+};
+use fairlane_runtime::Metrics;
+use fairlane_runtime::metrics::Priority;
+use fairlane_wire::Namespace;
+use fairlane_wire::lease::{Grant, Lease, Ready};
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio_util::sync::CancellationToken;
+
+use crate::aside;
+use crate::clock::Clock;
+use crate::convert;
+use crate::lead::Trust;
+use crate::options::Options;
+
+/// What a term needs.
+pub(crate) struct Shell {
+    pub(crate) nats: Nats,
+    pub(crate) options: Options,
+    pub(crate) metrics: Metrics,
+    pub(crate) clock: Clock,
+    pub(crate) trust: Trust,
+    pub(crate) stop: CancellationToken,
+}
+
+/// Events taken at once: enough to decide seldom under load, few enough to stay responsive.
+const BATCH: usize = 512;
+
+/// Gauges are set this often.
+const GAUGES_EVERY: Duration = Duration::from_secs(1);
+
+/// Leads until told to stop.
+///
+/// # Errors
+/// The job stream was replaced by another one, or NATS subscriptions failed.
+pub(crate) async fn run(shell: Shell, term: Term) -> anyhow::Result<()> {
+    let stop = shell.stop.clone();
+    let mut leader = tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        leader = Leader::learn(shell, term) => leader?,
+    };
+    leader.lead().await?;
+    // Let what was begun come to its end; it is fenced by revisions.
+    while leader.outcomes.next().await.is_some() {}
+    Ok(())
+}
+
+struct Leader {
+    shell: Shell,
+    core: Scheduler,
+    credits: Bucket,
+    leases: Watch,
+    index: Index,
+    ready: async_nats::Subscriber,
+    outcomes: FuturesUnordered<BoxFuture<'static, Event>>,
+}
+
+/// What the loop woke up for.
+enum Woken {
+    Stop,
+    Leases(Vec<watch::Event>),
+    Jobs(Vec<IndexEvent>),
+    Ready(async_nats::Message),
+    Outcome(Event),
+    Deadline,
+    Gauges,
+}
+
+impl Leader {
+    /// Reads all leases, then all jobs, then asks the workers to announce themselves.
+    async fn learn(shell: Shell, term: Term) -> anyhow::Result<Self> {
+        let nats = shell.nats.clone();
+        let core = Scheduler::new(shell.options.config.clone(), term, shell.clock.now());
+        let ready = nats.client.subscribe(nats.names.ready_subject()).await;
+        let credits = nats.bucket(&nats.names.credits_bucket());
+        let mut leader = Self {
+            leases: credits.watch(),
+            index: nats.index(&nats.names.jobs_stream(), &nats.names.jobs_filter()),
+            ready: ready.context("cannot listen for workers")?,
+            outcomes: FuturesUnordered::new(),
+            core,
+            credits,
+            shell,
+        };
+        let began = leader.shell.clock.now();
+        leader.learn_leases().await?;
+        leader.learn_jobs().await?;
+        let call = nats
+            .client
+            .publish(nats.names.call_subject(), Default::default())
+            .await;
+        call.context("cannot call the workers")?;
+        let took_ms = leader.shell.clock.now() - began;
+        tracing::info!(
+            jobs = leader.core.known(),
+            live = leader.core.live(),
+            took_ms,
+            "picture complete"
+        );
+        Ok(leader)
+    }
+
+    async fn learn_leases(&mut self) -> anyhow::Result<()> {
+        let mut events = Vec::new();
+        while self.leases.next_many(&mut events, BATCH).await > 0 {
+            let current = events.contains(&watch::Event::Current);
+            self.apply_leases(std::mem::take(&mut events));
+            if current {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("the watch of the leases ended")
+    }
+
+    async fn learn_jobs(&mut self) -> anyhow::Result<()> {
+        let mut events = Vec::new();
+        while self.index.next_many(&mut events, BATCH).await > 0 {
+            let current = events.contains(&IndexEvent::Current);
+            self.apply_jobs(std::mem::take(&mut events))?;
+            if current {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("the index of the jobs ended")
+    }
+
+    async fn lead(&mut self) -> anyhow::Result<()> {
+        let mut gauges = tokio::time::interval(GAUGES_EVERY);
+        gauges.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            self.dispatch();
+            match self.select(&mut gauges).await {
+                Woken::Stop => return Ok(()),
+                Woken::Leases(events) if events.is_empty() => {
+                    anyhow::bail!("the watch of the leases ended")
+                }
+                Woken::Leases(events) => self.apply_leases(events),
+                Woken::Jobs(events) if events.is_empty() => {
+                    anyhow::bail!("the index of the jobs ended")
+                }
+                Woken::Jobs(events) => self.apply_jobs(events)?,
+                Woken::Ready(message) => self.apply_ready(&message),
+                Woken::Outcome(event) => self.apply(event),
+                Woken::Deadline => self.apply(Event::Tick),
+                Woken::Gauges => self.set_gauges(),
+            }
+        }
+    }
+
+    async fn select(&mut self, gauges: &mut tokio::time::Interval) -> Woken {
+        // Without trust in the lease nothing can be granted: wait for it instead of for a time.
+        let trusted = self.shell.clock.now() < *self.shell.trust.borrow();
+        let deadline = self.core.next_deadline().filter(|_| trusted);
+        let deadline = deadline.map(|at| self.shell.clock.instant(at));
+        let mut leases = Vec::new();
+        let mut jobs = Vec::new();
+        tokio::select! {
+            biased;
+            () = self.shell.stop.cancelled() => Woken::Stop,
+            Some(message) = self.ready.next() => Woken::Ready(message),
+            Some(event) = self.outcomes.next() => Woken::Outcome(event),
+            _ = self.leases.next_many(&mut leases, BATCH) => Woken::Leases(leases),
+            _ = self.index.next_many(&mut jobs, BATCH) => Woken::Jobs(jobs),
+            _ = gauges.tick() => Woken::Gauges,
+            () = wait_until(deadline) => Woken::Deadline,
+            Ok(()) = self.shell.trust.changed(), if !trusted => Woken::Deadline,
+        }
+    }
+
+    fn apply(&mut self, event: Event) {
+        self.core.handle(self.shell.clock.now(), event);
+    }
+
+    fn apply_leases(&mut self, events: Vec<watch::Event>) {
+        for event in events {
+            let watch::Event::Change(entry) = event else {
+                continue;
+            };
+            match convert::lease(&entry) {
+                Ok(event) => self.apply(event),
+                Err(error) => tracing::warn!(key = entry.key, error, "not a lease"),
+            }
+        }
+    }
+
+    fn apply_jobs(&mut self, events: Vec<IndexEvent>) -> anyhow::Result<()> {
+        for event in events {
+            match event {
+                IndexEvent::Item(item) => match convert::job(&self.shell.nats.names, &item) {
+                    Ok(job) => self.apply(Event::Job(job)),
+                    Err(error) => {
+                        tracing::warn!(seq = item.seq, subject = item.subject, error, "not a job");
+                    }
+                },
+                IndexEvent::Current | IndexEvent::Stale => {}
+                IndexEvent::Reset => anyhow::bail!("the job stream was deleted and made anew"),
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_ready(&mut self, message: &async_nats::Message) {
+        match serde_json::from_slice::<Ready>(&message.payload) {
+            Ok(Ready {
+                worker,
+                slots,
+                draining,
+                version: _,
+            }) => {
+                self.apply(Event::Worker {
+                    worker,
+                    slots,
+                    draining,
+                });
+            }
+            Err(error) => tracing::warn!(%error, "not a worker's announcement"),
+        }
+    }
+
+    fn dispatch(&mut self) {
+        let now = self.shell.clock.now();
+        if now >= *self.shell.trust.borrow_and_update() {
+            return;
+        }
+        for effect in self.core.dispatch(now) {
+            match effect {
+                Effect::Grant { credit, expected } => {
+                    self.shell.metrics.credits_granted(1);
+                    let grant = Granting {
+                        nats: self.shell.nats.clone(),
+                        credits: self.credits.clone(),
+                        ttl: self.shell.options.unstarted_ttl,
+                    };
+                    self.outcomes
+                        .push(Box::pin(grant.run(credit, Revision(expected))));
+                }
+                Effect::PutAside { seq, why } => {
+                    let nats = self.shell.nats.clone();
+                    let keep = self.shell.options.results_keep;
+                    let clock = self.shell.clock;
+                    self.outcomes.push(Box::pin(async move {
+                        match aside::put_aside(&nats, keep, seq, why, clock.now()).await {
+                            Ok(()) => Event::PutAside { seq },
+                            Err(error) => {
+                                let error = format!("{error:#}");
+                                tracing::warn!(seq = seq.0, error, "cannot put a job aside yet");
+                                Event::PutAsideFailed { seq }
+                            }
+                        }
+                    }));
+                }
+            }
+        }
+    }
+
+    fn set_gauges(&self) {
+        let metrics = &self.shell.metrics;
+        let [critical, standard, batch] = self
+            .core
+            .queued()
+            .map(|jobs| i64::try_from(jobs).unwrap_or(i64::MAX));
+        metrics.queue_depth(Priority::Critical).set(critical);
+        metrics.queue_depth(Priority::Standard).set(standard);
+        metrics.queue_depth(Priority::Batch).set(batch);
+        metrics.credits_live(self.core.live() as u64);
+    }
+}
+
+async fn wait_until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Storing one credit and sending it to its worker.
+struct Granting {
+    nats: Nats,
+    credits: Bucket,
+    ttl: Duration,
+}
+
+impl Granting {
+    async fn run(self, credit: Credit, expected: Revision) -> Event {
+        let seq = credit.seq;
+        let credit = convert::credit_to_wire(credit);
+        match self.store(&credit, expected).await {
+            Some(revision) => {
+                self.send(credit, revision).await;
+                Event::GrantStored {
+                    seq,
+                    revision: revision.0,
+                }
+            }
+            None => Event::GrantRefused { seq },
+        }
+    }
+
+    /// The revision under which the credit is stored, or None if it is not.
+    async fn store(&self, credit: &fairlane_wire::Credit, expected: Revision) -> Option<Revision> {
+        let key = Namespace::lease_key(credit.seq);
+        let lease = Lease::Granted(credit.clone());
+        let value = bytes::Bytes::from(serde_json::to_vec(&lease).expect("a lease is plain data"));
+        let stored = if expected == Revision::ABSENT {
+            self.credits
+                .create(&key, value.clone(), Some(self.ttl))
+                .await
+        } else {
+            self.credits
+                .put_if(&key, value.clone(), expected, Some(self.ttl))
+                .await
+        };
+        match stored {
+            Ok(revision) => Some(revision),
+            Err(WriteError::Conflict { .. }) => None,
+            Err(error) => {
+                tracing::warn!(seq = credit.seq.0, %error, "cannot store a credit");
+                match self
+                    .credits
+                    .confirm(&key, &Content::Live(value), expected)
+                    .await
+                {
+                    Ok(Confirmed::Landed(revision)) => Some(revision),
+                    Ok(Confirmed::Pending | Confirmed::Overtaken(_)) | Err(_) => None,
+                }
+            }
+        }
+    }
+
+    async fn send(&self, credit: fairlane_wire::Credit, revision: Revision) {
+        let subject = self.nats.names.credit_subject(&credit.worker);
+        let ttl_ms = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
+        let grant = Grant {
+            credit,
+            revision: revision.0,
+            ttl_ms,
+        };
+        let body = serde_json::to_vec(&grant).expect("a grant is plain data");
+        // If it is lost, the credit ends unstarted and is granted again.
+        if let Err(error) = self.nats.client.publish(subject, body.into()).await {
+            tracing::warn!(%error, "cannot send a credit to its worker");
+        }
+    }
+}
