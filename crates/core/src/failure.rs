@@ -274,11 +274,11 @@ fn paid(ending: &Ending) -> Paid {
             (Place::BeforeStream, _) => Paid::No,
         },
         Ending::NotConnected(_) | Ending::Cancelled(Cancelled::BeforeSending) => Paid::No,
-        Ending::Cut(Cut::AfterProgress)
+        Ending::Cut(Cut::AfterProgress | Cut::WithoutMessageStop)
         | Ending::Timeout(Timeout::Progress { progressed: true })
         | Ending::Undecodable { progressed: true }
         | Ending::Cancelled(Cancelled::AfterProgress) => Paid::Yes,
-        Ending::Cut(Cut::BeforeHeaders | Cut::AfterHeaders | Cut::WithoutMessageStop)
+        Ending::Cut(Cut::BeforeHeaders | Cut::AfterHeaders)
         | Ending::Timeout(Timeout::FirstByte | Timeout::Progress { progressed: false })
         | Ending::Undecodable { progressed: false }
         | Ending::Cancelled(Cancelled::AfterSending) => Paid::Maybe,

@@ -159,7 +159,7 @@ pub enum Cut {
     AfterHeaders,
     /// After parts of a message had been read.
     AfterProgress,
-    /// The body ended in good order, but without `message_stop`.
+    /// The body ended in good order after parts of a message, but without `message_stop`.
     WithoutMessageStop,
 }
 
