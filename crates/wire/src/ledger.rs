@@ -22,8 +22,9 @@ pub struct LedgerEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_used: Option<String>,
     pub usage: UsageRecord,
-    /// US dollars times 10^9; see the price table for how it is rounded.
-    pub cost_nano_usd: u64,
+    /// US dollars times 10^12, exact; absent if the model has no price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_pico_usd: Option<u64>,
     /// Class of the outcome, for example `success` or `transient`.
     pub outcome: String,
     /// The call may have been answered and paid without us seeing it.
@@ -66,7 +67,7 @@ mod tests {
                 output_tokens: 60,
                 ..UsageRecord::default()
             },
-            cost_nano_usd: 420_000,
+            cost_pico_usd: Some(420_000_000),
             outcome: "success".into(),
             ambiguous: false,
             request_id: Some("req_1".into()),
@@ -77,7 +78,7 @@ mod tests {
         let text = serde_json::to_string(&entry).unwrap();
         assert_eq!(
             text,
-            r#"{"tenant":"acme","job":"wp-1","kind":"tagging","priority":"batch","seq":7,"delivery":1,"model_asked":"claude-haiku-4-5","usage":{"input_tokens":120,"cache_write_5m_tokens":0,"cache_write_1h_tokens":0,"cache_read_tokens":0,"output_tokens":60},"cost_nano_usd":420000,"outcome":"success","ambiguous":false,"request_id":"req_1","status":200,"latency_ms":900,"at_ms":1700000000000}"#
+            r#"{"tenant":"acme","job":"wp-1","kind":"tagging","priority":"batch","seq":7,"delivery":1,"model_asked":"claude-haiku-4-5","usage":{"input_tokens":120,"cache_write_5m_tokens":0,"cache_write_1h_tokens":0,"cache_read_tokens":0,"output_tokens":60},"cost_pico_usd":420000000,"outcome":"success","ambiguous":false,"request_id":"req_1","status":200,"latency_ms":900,"at_ms":1700000000000}"#
         );
         assert_eq!(serde_json::from_str::<LedgerEntry>(&text).unwrap(), entry);
         assert_eq!(entry.message_id(), "ledger-acme:7:1");
