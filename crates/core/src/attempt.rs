@@ -204,7 +204,7 @@ mod tests {
             kind,
             code: None,
             hint: None,
-            retry_after: retry_after.map(RetryAfter::from_secs),
+            retry_after: retry_after.and_then(|secs| RetryAfter::from_ms(secs * 1_000)),
             should_retry: None,
             place: Place::BeforeStream,
         })
