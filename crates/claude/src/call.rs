@@ -183,6 +183,7 @@ impl<P: FnMut(Progress), C: Future<Output = ()>> Call<'_, P, C> {
         }
         if let Some((usage, terms)) = message.get("usage").and_then(usage::read) {
             (self.report.usage, self.report.terms) = (usage, terms);
+            self.report.usage_basis = UsageBasis::Estimated;
         }
         self.report.model = message
             .get("model")

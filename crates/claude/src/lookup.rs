@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use fairlane_core::failure::{Ending, Place, Timeout, describe};
+use fairlane_core::failure::{Cut, Ending, Place, Timeout, describe};
 use fairlane_core::models::Lifecycle;
 use reqwest::Method;
 use serde::Deserialize;
@@ -178,7 +178,7 @@ impl Client {
         loop {
             match response.chunk().await {
                 Ok(Some(chunk)) if body.len() + chunk.len() <= BYTES_MAX => {
-                    body.extend_from_slice(&chunk)
+                    body.extend_from_slice(&chunk);
                 }
                 Ok(Some(_)) => {
                     let message = format!("answer of more than {BYTES_MAX} bytes");
@@ -188,8 +188,10 @@ impl Client {
                 // A status alone is still an answer.
                 Err(_) if !status.is_success() => break,
                 Err(error) => {
-                    let cut = fairlane_core::failure::Cut::AfterHeaders;
-                    return Err(failed(Ending::Cut(cut), chain(&error.without_url())));
+                    return Err(failed(
+                        Ending::Cut(Cut::AfterHeaders),
+                        chain(&error.without_url()),
+                    ));
                 }
             }
         }

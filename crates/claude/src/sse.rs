@@ -242,7 +242,9 @@ mod tests {
         #[test]
         fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
             let mut events = Vec::new();
-            let _ = Parser::new(50).feed(&bytes, &mut events).is_ok();
+            let fed = Parser::new(50).feed(&bytes, &mut events);
+            prop_assert!(fed.is_ok() || bytes.len() > 50);
+            prop_assert!(events.iter().all(|event| event.data.chars().count() <= 50));
         }
     }
 }
