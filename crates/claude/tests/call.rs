@@ -1,6 +1,9 @@
 //! Calls against a server that follows a script: every way in which a call can end.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its server too")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, its server too"
+)]
 
 mod scripted;
 
@@ -487,7 +490,7 @@ async fn compressed_answers_are_read() {
 #[tokio::test]
 async fn nothing_at_all_ends_with_the_first_byte_timeout() {
     let report = ending_with(vec![Act::Stall], |options| {
-        options.first_byte_timeout = SHORT
+        options.first_byte_timeout = SHORT;
     })
     .await;
     assert_eq!(report.ending, Ending::Timeout(Timeout::FirstByte));
