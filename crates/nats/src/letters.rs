@@ -7,7 +7,7 @@ use fairlane_wire::letter::{Letter, unknown_tenant};
 use fairlane_wire::names::header;
 
 use crate::client::Nats;
-use crate::publish::WriteError;
+use crate::publish::{Stored, WriteError};
 
 impl Nats {
     /// Stores the dead letter of a job: its body as it came, its own headers, and the facts. A job
@@ -21,12 +21,33 @@ impl Nats {
         original: &HeaderMap,
         body: Bytes,
     ) -> Result<(), WriteError> {
-        let tenant = letter.tenant.as_deref().and_then(|name| TenantId::parse(name).ok());
+        self.bury_as(&letter.message_id(), letter, original, body)
+            .await
+            .map(|_| ())
+    }
+
+    /// [`Nats::bury`] under a deduplication id of the caller's, for what never became a job (see
+    /// [`Letter::submission_message_id`]).
+    ///
+    /// # Errors
+    /// As [`Nats::bury`].
+    pub async fn bury_as(
+        &self,
+        id: &str,
+        letter: &Letter,
+        original: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Stored, WriteError> {
+        let tenant = letter
+            .tenant
+            .as_deref()
+            .and_then(|name| TenantId::parse(name).ok());
         let tenant = tenant.unwrap_or_else(unknown_tenant);
         let reason = letter.failure.reason.as_str();
         let subject = self.names.dlq_subject(reason, &tenant);
-        let id = letter.message_id();
-        self.jobs().publish(&subject, Some(&id), headers(letter, original), body).await.map(|_| ())
+        self.jobs()
+            .publish(&subject, Some(id), headers(letter, original), body)
+            .await
     }
 }
 
@@ -79,7 +100,10 @@ mod tests {
         let text = serde_json::to_string("淡い 🎴 é \\ \"").unwrap();
         let plain = ascii(&text);
         assert!(plain.is_ascii());
-        assert_eq!(serde_json::from_str::<String>(&plain).unwrap(), "淡い 🎴 é \\ \"");
+        assert_eq!(
+            serde_json::from_str::<String>(&plain).unwrap(),
+            "淡い 🎴 é \\ \""
+        );
     }
 
     #[test]
@@ -90,6 +114,9 @@ mod tests {
         original.insert("traceparent", "00-1");
         let kept = own_headers(&original);
         assert_eq!(kept.len(), 1);
-        assert_eq!(kept.get("traceparent").map(|value| value.as_str()), Some("00-1"));
+        assert_eq!(
+            kept.get("traceparent").map(|value| value.as_str()),
+            Some("00-1")
+        );
     }
 }
