@@ -44,6 +44,10 @@ pub(crate) enum Start {
 
 /// What happened.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every step is a message; a box would cost each one an allocation"
+)]
 pub(crate) enum Step {
     /// Reading begins or begins again. `recreated`: this stream is not the one read before, its
     /// sequences mean something else. `pending`: messages that are waiting.

@@ -43,7 +43,11 @@ impl Records {
     #[must_use]
     pub fn new(nats: &Nats, keep: Duration) -> Self {
         let bucket = nats.bucket(&nats.names.status_bucket());
-        Self { nats: nats.clone(), bucket, keep }
+        Self {
+            nats: nats.clone(),
+            bucket,
+            keep,
+        }
     }
 
     /// The record as the leader of the bucket has it.
@@ -53,23 +57,40 @@ impl Records {
     pub async fn get(&self, tenant: &TenantId, job: &JobId) -> Result<Slot, RecordError> {
         let key = Namespace::status_key(tenant, job);
         let Some(entry) = self.bucket.get(&key).await? else {
-            return Ok(Slot { record: None, revision: Revision::ABSENT });
+            return Ok(Slot {
+                record: None,
+                revision: Revision::ABSENT,
+            });
         };
         let record = match entry.value() {
             None => None,
-            Some(value) => Some(JobRecord::from_json(value).map_err(|error| {
-                RecordError::Undecodable { key, text: error.to_string() }
-            })?),
+            Some(value) => {
+                Some(
+                    JobRecord::from_json(value).map_err(|error| RecordError::Undecodable {
+                        key,
+                        text: error.to_string(),
+                    })?,
+                )
+            }
         };
-        Ok(Slot { record, revision: entry.revision })
+        Ok(Slot {
+            record,
+            revision: entry.revision,
+        })
     }
 
     /// Replaces `expected` by `record`.
     ///
     /// # Errors
     /// [`WriteError`]; above all `Conflict` when somebody else wrote first, and `TooLarge`.
-    pub async fn save(&self, record: &JobRecord, expected: Revision) -> Result<Revision, WriteError> {
-        Ok(Revision(self.send(record, expected).await?.wait().await?.seq))
+    pub async fn save(
+        &self,
+        record: &JobRecord,
+        expected: Revision,
+    ) -> Result<Revision, WriteError> {
+        Ok(Revision(
+            self.send(record, expected).await?.wait().await?.seq,
+        ))
     }
 
     /// [`Records::save`] in two steps: send now, wait later.
