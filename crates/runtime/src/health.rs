@@ -230,7 +230,8 @@ impl Server {
         self.addr
     }
 
-    /// Takes no new connections, lets open requests end for a moment, then closes them.
+    /// Takes no new connections and waits a moment for open requests to end. What is open after that, such as an event
+    /// stream, ends with the process.
     pub async fn stop(mut self) {
         self.stop.cancel();
         match tokio::time::timeout(CLOSE_TIMEOUT, &mut self.task).await {
@@ -238,7 +239,7 @@ impl Server {
             Ok(Ok(Err(error))) => tracing::warn!(%error, "http server ended with an error"),
             Ok(Err(error)) => tracing::warn!(%error, "http server ended with an error"),
             Err(_) => {
-                tracing::info!("closing http connections that are still open");
+                tracing::info!("leaving http connections that are still open");
                 self.task.abort();
             }
         }
@@ -417,6 +418,31 @@ mod tests {
         assert_eq!(probe.get("/nothing").await.0, 404);
         assert_eq!(probe.get("/livez").await.0, 200);
         probe.server.stop().await;
+    }
+
+    #[tokio::test]
+    async fn stopping_waits_for_open_requests() {
+        let probe = Probe::new().await;
+        let (arrived, mut arrivals) = tokio::sync::mpsc::channel(1);
+        let answered = Arc::new(AtomicU64::new(0));
+        let (stopping, done) = (probe.server.stop.clone(), Arc::clone(&answered));
+        let slow = get(move || async move {
+            arrived.send(()).await.expect("the test is listening");
+            stopping.cancelled().await;
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            done.store(1, Ordering::Relaxed);
+            "answered"
+        });
+        probe.health.mount(Router::new().route("/slow", slow));
+        let url = format!("http://{}/slow", probe.server.addr());
+        let request = tokio::spawn(reqwest::get(url));
+        arrivals.recv().await.unwrap();
+        probe.server.stop().await;
+        assert_eq!(answered.load(Ordering::Relaxed), 1);
+        let answer = request.await.unwrap().unwrap();
+        assert_eq!(answer.text().await.unwrap(), "answered");
     }
 
     #[tokio::test]

@@ -407,6 +407,8 @@ mod tests {
             ..config::Telemetry::default()
         };
         let (subscriber, telemetry) = build("worker", &settings, PIPE, Lines::default()).unwrap();
+        // Kept to the end of the test, like the subscriber of a process: dropping it must not be what sends.
+        let dispatch = tracing::Dispatch::new(subscriber);
         let parent = TraceContext::parse(
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
             None,
@@ -415,9 +417,11 @@ mod tests {
         let inside = async {
             let span = tracing::info_span!("attempt", tenant = "acme");
             parent.set_as_parent_of(&span);
+            tracing::debug_span!("small-step").in_scope(|| {});
+            tracing::info_span!(target: "hyper::client", "connect").in_scope(|| {});
             async { TraceContext::current() }.instrument(span).await
         };
-        let sent_on = inside.with_subscriber(subscriber).await.unwrap();
+        let sent_on = inside.with_subscriber(dispatch.clone()).await.unwrap();
         assert_eq!(sent_on.trace_id(), parent.trace_id());
         assert_ne!(sent_on, parent);
 
@@ -429,7 +433,9 @@ mod tests {
             &body,
             &0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes()
         ));
+        assert!(!contains(&body, b"small-step"));
         assert!(!contains(&body, b"hyper"));
+        drop(dispatch);
     }
 
     #[tokio::test]
