@@ -99,6 +99,15 @@ pub fn decide(
         Next::Continue => Decision::Continue,
         Next::DeadLetter => Decision::Bury(Cause::Reason(verdict.reason)),
         Next::Wait => Decision::Retry(wait(verdict, history, jitter)),
+        // We stopped it ourselves, for a deploy: that is not the job's fault, however often.
+        Next::Retry | Next::RetryOnce if verdict.reason == Reason::Cancelled => {
+            Decision::Retry(Retry {
+                after_ms: 0,
+                history,
+                max_tokens: None,
+                pool_pause_ms: None,
+            })
+        }
         Next::Retry if verdict.burns_attempt && exhausted => {
             Decision::Bury(Cause::Exhausted(verdict.reason))
         }
@@ -184,8 +193,8 @@ fn wait(verdict: &Verdict, history: History, jitter: Jitter) -> Retry {
 mod tests {
     use super::*;
     use crate::failure::{
-        Cut, Ending, ErrorAnswer, ErrorKind, NotConnected, Place, RefusalCategory, RetryAfter,
-        StopReason, classify,
+        Cancelled, Cut, Ending, ErrorAnswer, ErrorKind, NotConnected, Place, RefusalCategory,
+        RetryAfter, StopReason, classify,
     };
 
     const ALLOWANCE: Allowance = Allowance {
@@ -316,6 +325,25 @@ mod tests {
             history = retry.history;
         }
         assert_eq!(history, History::default());
+    }
+
+    #[test]
+    fn a_deploy_sends_the_job_back_at_once_and_burns_nothing() {
+        for cancelled in [
+            Cancelled::BeforeSending,
+            Cancelled::AfterSending,
+            Cancelled::AfterProgress,
+        ] {
+            let history = History {
+                ambiguous: 1,
+                attempts: 3,
+                ..History::default()
+            };
+            let Decision::Retry(retry) = after(&Ending::Cancelled(cancelled), history) else {
+                panic!()
+            };
+            assert_eq!((retry.after_ms, retry.history), (0, history));
+        }
     }
 
     #[test]

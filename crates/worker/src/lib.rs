@@ -1,1 +1,56 @@
+//! The worker role: spends credits.
+//!
+//! A worker announces its slots, receives credits, and for each credit runs one delivery: read the
+//! job, take the lease, call Claude, and then in this order: durable result, settlement in the
+//! ledger, delete the job, release the credit. Each step can be repeated, so a crash between any two
+//! is harmless. What becomes of a job after a call is decided in `fairlane_core::attempt`.
+//!
+//! | module | what |
+//! |---|---|
+//! | `slots` | announces, receives grants, drains |
+//! | `delivery` | one credit from start to end |
+//! | `lease` | the credit: start, renew, release, park |
+//! | `call` | the request that is sent, and the call under its lease |
+//! | `books` | record, ledger entry, letter and settlement as data |
+//! | `schema` | checks structured output |
 
+mod books;
+mod call;
+mod delivery;
+mod lease;
+mod options;
+mod schema;
+mod slots;
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use fairlane_nats::Nats;
+use fairlane_runtime::config::Settings;
+use fairlane_runtime::{Frame, Rule};
+
+pub use options::{Options, OptionsError};
+
+/// Runs the worker until it is asked to stop: finishes what is in flight, hands back the rest.
+///
+/// # Errors
+/// Settings that do not fit together, or a task that failed.
+pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Result<()> {
+    let options = Options::from_settings(&settings)?;
+    let claude = fairlane_claude::Client::new(options.claude.clone()).context("claude")?;
+    let context = Arc::new(delivery::Context::new(
+        nats,
+        options,
+        claude,
+        frame.metrics.clone(),
+    ));
+    let connected = frame.health.check("nats");
+    let shutdown = frame.shutdown.clone();
+    frame.spawn(
+        "slots",
+        Rule::Essential,
+        slots::run(context, shutdown, connected),
+    );
+    frame.run().await?;
+    Ok(())
+}

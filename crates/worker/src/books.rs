@@ -1,0 +1,221 @@
+//! What is written about a delivery: record, ledger entry, dead letter, settlement. Data only.
+
+use fairlane_claude::CallReport;
+use fairlane_core::attempt::{Cause, History};
+use fairlane_core::failure::{Class, Paid, Reason, Verdict, describe};
+use fairlane_core::models::Catalog;
+use fairlane_core::price::{PriceTable, Usage, Usd};
+use fairlane_core::{Millis, Tokens};
+use fairlane_wire::lease::{Credit, DeliveryOutcome, LimitSeen, LimitsSeen, Pause, Settlement};
+use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, LedgerEntry, Letter, UsageRecord};
+
+/// What a job has behind it, by its record.
+pub(crate) fn history(record: &JobRecord) -> History {
+    History {
+        attempts: record.attempts,
+        ambiguous: record.ambiguous,
+        had_more_room: record.max_tokens_raised.is_some(),
+    }
+}
+
+/// What a call cost, if its model has a price.
+pub(crate) fn cost(
+    prices: &PriceTable,
+    catalog: &Catalog,
+    model: &str,
+    report: &CallReport,
+    at_ms: Millis,
+) -> Option<Usd> {
+    let model = catalog.find(model)?;
+    match prices.cost(&model.id, &report.usage, report.terms, at_ms) {
+        Ok(cost) => Some(cost),
+        Err(error) => {
+            tracing::warn!(%error, "a call cannot be priced");
+            None
+        }
+    }
+}
+
+/// Tokens as they are recorded.
+pub(crate) fn usage(usage: &Usage) -> UsageRecord {
+    UsageRecord {
+        input_tokens: usage.input,
+        cache_write_5m_tokens: usage.cache_write_5m,
+        cache_write_1h_tokens: usage.cache_write_1h,
+        cache_read_tokens: usage.cache_read,
+        output_tokens: usage.output,
+    }
+}
+
+/// Adds what a call used and cost to what the job used and cost before.
+pub(crate) fn add_usage(record: &mut JobRecord, more: &Usage, cost: Option<Usd>) {
+    let sum = record.usage.get_or_insert_default();
+    let more = usage(more);
+    sum.input_tokens += more.input_tokens;
+    sum.cache_write_5m_tokens += more.cache_write_5m_tokens;
+    sum.cache_write_1h_tokens += more.cache_write_1h_tokens;
+    sum.cache_read_tokens += more.cache_read_tokens;
+    sum.output_tokens += more.output_tokens;
+    if let Some(cost) = cost {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "for showing; the ledger has it exactly"
+        )]
+        let usd = cost.0 as f64 / 1e12;
+        record.cost_usd = Some(record.cost_usd.unwrap_or(0.0) + usd);
+    }
+}
+
+/// The booking of a call.
+pub(crate) fn ledger_entry(
+    credit: &Credit,
+    headers: &JobHeaders,
+    report: &CallReport,
+    verdict: &Verdict,
+    cost: Option<Usd>,
+    at_ms: Millis,
+) -> LedgerEntry {
+    LedgerEntry {
+        tenant: credit.tenant.clone(),
+        job: credit.job.clone(),
+        kind: headers.kind.to_string(),
+        priority: credit.priority.as_str().to_owned(),
+        seq: credit.seq.0,
+        delivery: credit.delivery,
+        model_asked: headers.model.to_string(),
+        model_used: report.model.clone(),
+        usage: usage(&report.usage),
+        cost_pico_usd: cost.and_then(|cost| u64::try_from(cost.0).ok()),
+        outcome: verdict.reason.as_str().to_owned(),
+        ambiguous: is_ambiguous(verdict),
+        request_id: report.request_id.clone(),
+        status: report.status,
+        latency_ms: report.timings.total_ms,
+        at_ms,
+    }
+}
+
+/// Whether the call may have been answered and paid without our seeing it.
+pub(crate) fn is_ambiguous(verdict: &Verdict) -> bool {
+    verdict.class == Class::Ambiguous && verdict.paid != Paid::No
+}
+
+/// The end of a delivery for the scheduler's books.
+pub(crate) fn settlement(
+    credit: &Credit,
+    outcome: DeliveryOutcome,
+    call: Option<(&CallReport, &Verdict)>,
+    pause_until_ms: Option<Millis>,
+) -> Settlement {
+    Settlement {
+        credit: credit.clone(),
+        outcome,
+        used: call.and_then(|(report, verdict)| used(report, verdict)),
+        limits: call.map(|(report, _)| limits(report)),
+        pause: pause_until_ms.map(|until_ms| Pause { until_ms }),
+    }
+}
+
+/// What the call took from the upstream's limits. A call that was turned away took nothing; one
+/// that broke before it said what it used took what was estimated for it.
+fn used(report: &CallReport, verdict: &Verdict) -> Option<Tokens> {
+    if verdict.paid == Paid::No {
+        return None;
+    }
+    Some(report.usage.limited())
+}
+
+fn limits(report: &CallReport) -> LimitsSeen {
+    let seen = |bucket: Option<fairlane_claude::Bucket>| {
+        let bucket = bucket?;
+        Some(LimitSeen {
+            limit: bucket.limit?,
+            remaining: bucket.remaining?,
+        })
+    };
+    LimitsSeen {
+        requests: seen(report.limits.requests),
+        input_tokens: seen(report.limits.input),
+        output_tokens: seen(report.limits.output),
+    }
+}
+
+/// A call's failure in the owner's words.
+pub(crate) fn failure(cause: Cause, report: &CallReport) -> Failure {
+    let sentence = describe(&report.ending);
+    let said = report.error_message.as_deref();
+    let message = match said {
+        Some(said) => format!("{sentence} The upstream said: {said}"),
+        None => sentence,
+    };
+    let (reason, fix) = match cause {
+        Cause::Reason(reason) => (dead_reason(reason), reason.advice()),
+        Cause::Exhausted(reason) => (DeadReason::Exhausted, reason.advice()),
+        Cause::Ambiguous(reason) => (DeadReason::Ambiguous, reason.advice()),
+    };
+    let mut failure = Failure::new(reason, message).fix(fix);
+    failure.upstream_status = report.status;
+    failure.request_id.clone_from(&report.request_id);
+    failure
+}
+
+/// The dead letter's reason for an ending that is final by itself.
+fn dead_reason(reason: Reason) -> DeadReason {
+    match reason {
+        Reason::Refusal => DeadReason::Refusal,
+        Reason::MaxTokens => DeadReason::MaxTokens,
+        Reason::Schema => DeadReason::Schema,
+        Reason::Oversize | Reason::ContextWindow => DeadReason::Oversize,
+        Reason::InvalidRequest | Reason::NotFound => DeadReason::InvalidRequest,
+        Reason::ModelUnavailable => DeadReason::UnknownModel,
+        // None of these is final by itself; if one becomes so, its attempts are at an end.
+        Reason::Done
+        | Reason::PauseTurn
+        | Reason::Compaction
+        | Reason::UnknownStop
+        | Reason::RateLimit
+        | Reason::RampLimit
+        | Reason::ConcurrencyLimit
+        | Reason::UnexplainedLimit
+        | Reason::SpendLimit
+        | Reason::CreditExhausted
+        | Reason::Billing
+        | Reason::AccountOnHold
+        | Reason::Authentication
+        | Reason::Permission
+        | Reason::Endpoint
+        | Reason::EncryptionKey
+        | Reason::Overloaded
+        | Reason::UpstreamError
+        | Reason::UpstreamTimeout
+        | Reason::Conflict
+        | Reason::Connect
+        | Reason::Cut
+        | Reason::Timeout
+        | Reason::UndecodableAnswer
+        | Reason::Cancelled
+        | Reason::Unknown => DeadReason::Exhausted,
+    }
+}
+
+/// The dead letter of a job that failed at the upstream.
+pub(crate) fn letter(
+    credit: &Credit,
+    headers: &JobHeaders,
+    subject: &str,
+    record: &JobRecord,
+    failure: &Failure,
+    at_ms: Millis,
+) -> Letter {
+    Letter {
+        tenant: Some(credit.tenant.to_string()),
+        job: credit.job.clone(),
+        failure: failure.clone(),
+        subject: subject.to_owned(),
+        attempts: record.attempts,
+        deliveries: record.deliveries,
+        model: Some(headers.model.to_string()),
+        kind: Some(headers.kind.to_string()),
+        at_ms,
+    }
+}

@@ -1,0 +1,158 @@
+//! The request that is sent, and the call while its lease is renewed.
+
+use std::time::Duration;
+
+use fairlane_claude::{CallReport, CallRequest, Progress};
+use fairlane_wire::Submission;
+use fairlane_wire::lease::Credit;
+use serde_json::Value;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::delivery::Context;
+use crate::lease::{Held, LeaseError};
+
+/// The request of a job as it is sent now.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    body: Value,
+    traceparent: Option<String>,
+    tracestate: Option<String>,
+}
+
+impl Request {
+    /// The job's own body, with the output limit of this try.
+    pub(crate) fn new(
+        submission: &Submission,
+        max_tokens: u64,
+        traceparent: Option<String>,
+        tracestate: Option<String>,
+    ) -> Self {
+        let mut body = submission.request.clone();
+        body.insert("max_tokens".to_owned(), max_tokens.into());
+        Self {
+            body: Value::Object(body),
+            traceparent,
+            tracestate,
+        }
+    }
+
+    /// Adds the answer of a paused turn, unchanged, so that the next call goes on from it.
+    pub(crate) fn continue_from(&mut self, message: &Value) {
+        let content = message.get("content").cloned().unwrap_or_default();
+        let turn = serde_json::json!({"role": "assistant", "content": content});
+        if let Some(messages) = self.body.get_mut("messages").and_then(Value::as_array_mut) {
+            messages.push(turn);
+        }
+    }
+
+    fn prepare(&self, credit: &Credit) -> Result<CallRequest, fairlane_claude::RequestError> {
+        let mut request = CallRequest::from_json(&self.body)?
+            .header("x-fairlane-tenant", credit.tenant.as_str())?
+            .header("x-fairlane-job", credit.job.as_str())?;
+        let trace = [
+            ("traceparent", &self.traceparent),
+            ("tracestate", &self.tracestate),
+        ];
+        for (name, value) in trace {
+            // A trace that cannot be passed on is no reason not to run the job.
+            if let Some(value) = value
+                && let Ok(with) = request.clone().header(name, value)
+            {
+                request = with;
+            }
+        }
+        Ok(request)
+    }
+}
+
+/// How the call ended for its worker.
+pub(crate) enum Called {
+    /// The upstream's side of it.
+    Reported(Box<CallReport>),
+    /// The lease was lost meanwhile, and the call was given up.
+    LeaseLost(Box<CallReport>),
+    /// The request could not even be formed.
+    Unsendable(fairlane_claude::RequestError),
+}
+
+/// Makes the call. Renews the lease on time; gives the call up when the lease is lost, or when
+/// `stop` asks for it. `on_slow` runs once if the call takes longer than `slow_after`.
+pub(crate) async fn run(
+    context: &Context,
+    lease: &mut Held,
+    request: &Request,
+    stop: &CancellationToken,
+    slow_after: Duration,
+    on_slow: impl Future<Output = ()>,
+    on_progress: impl FnMut(Progress),
+) -> Called {
+    let prepared = match request.prepare(&lease.credit) {
+        Ok(prepared) => prepared,
+        Err(error) => return Called::Unsendable(error),
+    };
+    let cancel = stop.child_token();
+    let call = context.claude.call(
+        &context.options.key,
+        prepared,
+        on_progress,
+        cancel.cancelled(),
+    );
+    let mut call = std::pin::pin!(call);
+    let mut on_slow = std::pin::pin!(async {
+        tokio::time::sleep(slow_after).await;
+        on_slow.await;
+    });
+    let finished = CancellationToken::new();
+    let mut keeping = std::pin::pin!(keep(context, lease, &finished));
+    let (mut told, mut lost) = (false, false);
+    let report = loop {
+        tokio::select! {
+            report = &mut call => break Box::new(report),
+            () = &mut on_slow, if !told => told = true,
+            () = &mut keeping, if !lost => {
+                lost = true;
+                cancel.cancel();
+            }
+        }
+    };
+    // A renewal under way must come to its end, or nobody knows the lease's revision.
+    finished.cancel();
+    if !lost {
+        keeping.await;
+    }
+    if lost {
+        Called::LeaseLost(report)
+    } else {
+        Called::Reported(report)
+    }
+}
+
+/// Renews the lease on time. Ends when the lease is lost, or soon after `finished`.
+async fn keep(context: &Context, lease: &mut Held, finished: &CancellationToken) {
+    let every = context.options.renew_every;
+    let ttl = context.options.credit_ttl;
+    let mut next = Instant::now() + every;
+    let mut deadline = Instant::now() + ttl;
+    loop {
+        tokio::select! {
+            () = finished.cancelled() => return,
+            () = tokio::time::sleep_until(next) => {}
+        }
+        let sent = Instant::now();
+        match lease.renew().await {
+            Ok(()) => {
+                next = sent + every;
+                deadline = sent + ttl;
+            }
+            Err(LeaseError::Write(error)) if sent < deadline => {
+                tracing::warn!(job = %lease.credit.job, %error, "cannot renew a credit yet");
+                next = sent + every / 4;
+            }
+            Err(error) => {
+                tracing::warn!(job = %lease.credit.job, %error, "giving up a call");
+                return;
+            }
+        }
+    }
+}
