@@ -1,1 +1,54 @@
+//! The producer: turns submissions into jobs, and what cannot be one into a dead letter.
+//!
+//! Any number of them share one durable consumer. Delivery is at least once, and a producer may
+//! die between any two of its steps, so every step can be repeated:
+//!
+//! | step | repeated, it |
+//! |---|---|
+//! | take the idempotency key | finds its own job as the owner |
+//! | store the job | is a duplicate, by message id `<tenant>:<key hash>` |
+//! | write the record | leaves the one that is there |
+//! | acknowledge the submission | comes last: until then it is delivered again |
+//!
+//! A refusal goes the same way: dead letter, failed record, acknowledgement. What to do is decided
+//! in [`intake`], without any IO; the rest of the crate carries it out.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod accept;
+pub mod catalog;
+pub mod intake;
+mod producer;
+mod refuse;
+mod store;
+mod trouble;
+
+use anyhow::Context;
+use fairlane_nats::Nats;
+use fairlane_runtime::config::Settings;
+use fairlane_runtime::{Frame, Rule};
+
+pub use catalog::{CatalogError, catalog};
+pub use producer::Producer;
+
+/// Runs a producer until the process is asked to stop and what is in hand has been finished.
+///
+/// # Errors
+/// If the model table of the configuration is wrong, or the connection to NATS has ended for good.
+pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Result<()> {
+    let producer = Producer::new(&settings, &nats, frame.metrics.clone())
+        .context("the model table of the configuration cannot be used")?;
+    let shutdown = frame.shutdown.clone();
+    let check = frame.health.check("nats");
+    frame.spawn(
+        "connection",
+        Rule::Essential,
+        producer::watch_connection(nats, check, shutdown.clone()),
+    );
+    frame.spawn("submissions", Rule::Essential, async move {
+        producer.serve(&shutdown).await;
+        Ok(())
+    });
+    frame.run().await?;
+    Ok(())
+}

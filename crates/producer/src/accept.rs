@@ -1,0 +1,203 @@
+//! From an acceptable submission to a job: key, message, record, acknowledgement, in this order.
+
+use async_nats::HeaderMap;
+use bytes::Bytes;
+use fairlane_nats::WriteError;
+use fairlane_nats::lease::Revision;
+use fairlane_nats::publish::Stored;
+use fairlane_wire::job::key_hash;
+use fairlane_wire::record::KeyOwner;
+
+use crate::intake::{Accept, KeyHolder, Next, Refuse, has_no_job, next};
+use crate::producer::now_ms;
+use crate::store::{Outcome, Store, Submitted, TRIES_MAX};
+use crate::trouble::Trouble;
+
+/// An idempotency key as its job holds it.
+#[derive(Debug)]
+struct Held {
+    holder: KeyHolder,
+    revision: Revision,
+}
+
+/// How storing a job ended.
+#[derive(Debug)]
+enum Lane {
+    At(Stored),
+    Full,
+}
+
+impl Store {
+    /// Makes a job of a submission, or finds that it is one already.
+    pub(crate) async fn accept(
+        &self,
+        submitted: &Submitted<'_>,
+        mut accept: Accept,
+    ) -> Result<Outcome, Trouble> {
+        let key = idem_key(&accept);
+        let (held, slot) = tokio::join!(
+            self.take_key(&key, &accept),
+            self.record(&accept.tenant, &accept.headers.job)
+        );
+        let (held, slot) = (held?, slot?);
+        let is_new = match next(&held.holder, slot.record.as_ref()) {
+            Next::Already => false,
+            Next::SameAs(owner) => {
+                accept.record.same_as = Some(owner.to_string());
+                self.save_over(&accept.record, slot.revision, has_no_job)
+                    .await?;
+                false
+            }
+            Next::Publish => match self.queue(submitted, &accept).await? {
+                Some(Lane::At(stored)) => {
+                    accept.record.sequence = Some(stored.seq);
+                    // If a worker or an earlier delivery was faster, its record says more.
+                    self.save_over(&accept.record, slot.revision, has_no_job)
+                        .await?;
+                    true
+                }
+                Some(Lane::Full) => return self.turn_back(submitted, accept, &key, &held).await,
+                None => false,
+            },
+        };
+        submitted.delivery.ack().await?;
+        Ok(if is_new {
+            Outcome::Accepted
+        } else {
+            Outcome::Duplicate
+        })
+    }
+
+    /// Takes the key for the job, or learns which job has it.
+    async fn take_key(&self, key: &str, accept: &Accept) -> Result<Held, Trouble> {
+        let job = &accept.headers.job;
+        let owner = KeyOwner { job: job.clone() };
+        let value: Bytes = serde_json::to_vec(&owner)
+            .expect("one field that is text")
+            .into();
+        let mut expected = Revision::ABSENT;
+        for _ in 0..TRIES_MAX {
+            let life = Some(self.key_life);
+            match self.keys.put_if(key, value.clone(), expected, life).await {
+                Ok(revision) => {
+                    return Ok(Held {
+                        holder: KeyHolder::This,
+                        revision,
+                    });
+                }
+                Err(WriteError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let Some(entry) = self.keys.get(key).await? else {
+                expected = Revision::ABSENT;
+                continue;
+            };
+            let Some(value) = entry.value() else {
+                // Given back, or its life ended; the trace of that is in the way.
+                expected = entry.revision;
+                continue;
+            };
+            let found: KeyOwner =
+                serde_json::from_slice(value).map_err(|error| Trouble::Owner {
+                    key: key.to_owned(),
+                    text: error.to_string(),
+                })?;
+            let holder = if found.job == *job {
+                KeyHolder::This
+            } else {
+                KeyHolder::Other(found.job)
+            };
+            return Ok(Held {
+                holder,
+                revision: entry.revision,
+            });
+        }
+        Err(Trouble::Contended {
+            what: format!("idempotency key {key}"),
+        })
+    }
+
+    /// Stores the job. None if it turns out to have been stored and to have ended.
+    async fn queue(
+        &self,
+        submitted: &Submitted<'_>,
+        accept: &Accept,
+    ) -> Result<Option<Lane>, Trouble> {
+        let id = message_id(accept);
+        let stored = match self.publish(submitted, accept, &id).await? {
+            Lane::At(stored) if stored.duplicate => stored,
+            lane => return Ok(Some(lane)),
+        };
+        let stream = self.nats.names.jobs_stream();
+        if self.jobs.get(&stream, stored.seq).await?.is_some() {
+            return Ok(Some(Lane::At(stored)));
+        }
+        // Stored before and gone: a job leaves only after its outcome was recorded.
+        let slot = self.record(&accept.tenant, &accept.headers.job).await?;
+        if slot.record.is_some_and(|record| !has_no_job(&record)) {
+            return Ok(None);
+        }
+        // Even its record is gone, so this is a job anew, under an id the stream does not know.
+        let id = format!("{id}:{}", submitted.arrival.assigned_id());
+        Ok(Some(self.publish(submitted, accept, &id).await?))
+    }
+
+    async fn publish(
+        &self,
+        submitted: &Submitted<'_>,
+        accept: &Accept,
+        id: &str,
+    ) -> Result<Lane, Trouble> {
+        let subject = self.nats.names.job_subject(accept.priority, &accept.tenant);
+        let mut headers = HeaderMap::new();
+        for (name, value) in accept.headers.to_pairs() {
+            headers.insert(name, value);
+        }
+        let body = submitted.delivery.payload.clone();
+        let publish = |headers, body| self.jobs.publish(&subject, Some(id), headers, body);
+        let mut stored = publish(headers.clone(), body).await;
+        if let Err(WriteError::TooLarge { .. }) = stored {
+            // It was published with fewer headers than a job has.
+            self.set_aside(&accept.tenant, submitted, &mut headers)
+                .await?;
+            stored = publish(headers, Bytes::new()).await;
+        }
+        match stored {
+            Ok(stored) => Ok(Lane::At(stored)),
+            Err(WriteError::SubjectFull { .. }) => Ok(Lane::Full),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Refuses a job for want of room, and gives its key back: the same job may come again.
+    async fn turn_back(
+        &self,
+        submitted: &Submitted<'_>,
+        accept: Accept,
+        key: &str,
+        held: &Held,
+    ) -> Result<Outcome, Trouble> {
+        let jobs_max = self.backlog_max().await;
+        let refuse: Refuse = accept.backlog_full(submitted.arrival, jobs_max, now_ms());
+        self.bury(submitted, refuse).await?;
+        let released = self
+            .keys
+            .tombstone_if(key, held.revision, Bytes::new(), self.key_life)
+            .await;
+        match released {
+            // A conflict means that the key's life ended and somebody else has it now.
+            Ok(_) | Err(WriteError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        submitted.delivery.ack().await?;
+        Ok(Outcome::Refused)
+    }
+}
+
+fn idem_key(accept: &Accept) -> String {
+    format!("{}.{}", accept.tenant, key_hash(&accept.headers.key))
+}
+
+fn message_id(accept: &Accept) -> String {
+    format!("{}:{}", accept.tenant, key_hash(&accept.headers.key))
+}

@@ -1,0 +1,145 @@
+//! A message of the submit stream without its body: who published what, when, and under which id.
+
+use fairlane_core::{JobId, TenantId};
+use fairlane_nats::HeaderMap;
+use fairlane_runtime::TraceContext;
+use fairlane_wire::job::assigned_id;
+use fairlane_wire::letter::{DeadReason, Failure};
+use fairlane_wire::names::{Namespace, header};
+use fairlane_wire::submission::{self, Submission};
+
+use super::Body;
+
+/// Longest name of an object, bytes: the name is part of a subject.
+const CLAIM_BYTES_MAX: usize = 255;
+
+/// What a message says besides its body.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// Subject it was published to.
+    pub subject: String,
+    /// Position in the submit stream.
+    pub seq: u64,
+    /// When it was stored, unix milliseconds.
+    pub stored_ms: u64,
+    /// The trace it belongs to, if it came with a valid one.
+    pub trace: Option<TraceContext>,
+    tenant: Result<TenantId, Failure>,
+    named_job: Option<JobId>,
+    claim: Option<String>,
+}
+
+/// Where the body is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Claim<'a> {
+    /// In the message.
+    None,
+    /// In this object.
+    Object(&'a str),
+    /// Nowhere it could be fetched from.
+    Refused(Failure),
+}
+
+impl Arrival {
+    /// Reads what a message says. Nothing can be so wrong that there is no arrival.
+    #[must_use]
+    pub fn read(
+        names: &Namespace,
+        subject: &str,
+        headers: &HeaderMap,
+        seq: u64,
+        stored_ms: u64,
+    ) -> Self {
+        let get = |name: &str| headers.get(name).map(|value| value.as_str());
+        Self {
+            subject: subject.to_owned(),
+            seq,
+            stored_ms,
+            trace: get(header::TRACEPARENT)
+                .and_then(|parent| TraceContext::parse(parent, get(header::TRACESTATE))),
+            tenant: tenant_of(names, subject),
+            named_job: get(header::JOB).and_then(|id| JobId::parse(id).ok()),
+            claim: get(header::CLAIM).map(str::to_owned),
+        }
+    }
+
+    /// Whose submission it is.
+    ///
+    /// # Errors
+    /// The failure to bury it with, if the subject names no possible tenant.
+    pub fn tenant(&self) -> Result<&TenantId, Failure> {
+        self.tenant.as_ref().map_err(Clone::clone)
+    }
+
+    /// Where the body is, given how many bytes are in the message.
+    #[must_use]
+    pub fn claim(&self, bytes_in_message: usize) -> Claim<'_> {
+        let (Some(name), Ok(tenant)) = (&self.claim, &self.tenant) else {
+            return Claim::None;
+        };
+        let own = name
+            .strip_prefix(tenant.as_str())
+            .and_then(|rest| rest.strip_prefix('.'));
+        let refused = |message: String, fix: String| {
+            let failure = Failure::new(DeadReason::InvalidJob, message);
+            Claim::Refused(failure.field(header::CLAIM).fix(fix))
+        };
+        match own {
+            None | Some("") => refused(
+                format!("object {:?} is not one of tenant {tenant}", shown(name)),
+                format!("name an object that starts with \"{tenant}.\""),
+            ),
+            Some(_) if name.len() > CLAIM_BYTES_MAX => refused(
+                format!("the name of the object has {} bytes", name.len()),
+                format!("use a name of at most {CLAIM_BYTES_MAX} bytes"),
+            ),
+            Some(_) if bytes_in_message > 0 => refused(
+                format!("the message names an object and has a body of {bytes_in_message} bytes"),
+                "publish the body in one of the two places".to_owned(),
+            ),
+            Some(_) => Claim::Object(name),
+        }
+    }
+
+    /// Name of the object that holds the body, as published.
+    #[must_use]
+    pub fn claim_name(&self) -> Option<&str> {
+        self.claim.as_deref()
+    }
+
+    /// Id that no other submission has, the same on every delivery.
+    #[must_use]
+    pub fn assigned_id(&self) -> JobId {
+        assigned_id(self.stored_ms, self.seq)
+    }
+
+    pub(super) fn id_of(&self, job: &Submission) -> JobId {
+        let named = job.id.as_ref().or(self.named_job.as_ref());
+        named.cloned().unwrap_or_else(|| self.assigned_id())
+    }
+
+    pub(super) fn id_of_unparsed(&self, body: &Body<'_>) -> JobId {
+        let peeked = || match body {
+            Body::Here(bytes) => JobId::parse(&submission::peek(bytes).id?).ok(),
+            Body::Unusable(_) => None,
+        };
+        let named = self.named_job.clone().or_else(peeked);
+        named.unwrap_or_else(|| self.assigned_id())
+    }
+}
+
+fn tenant_of(names: &Namespace, subject: &str) -> Result<TenantId, Failure> {
+    let token = names.submit_tenant(subject).unwrap_or(subject);
+    TenantId::parse(token).map_err(|error| {
+        Failure::new(DeadReason::InvalidTenant, error.to_string())
+            .fix("publish to the submit subject of a tenant whose name has that form")
+    })
+}
+
+/// A name as it appears in a message: short, whatever it was.
+fn shown(name: &str) -> String {
+    if name.chars().count() <= 80 {
+        return name.to_owned();
+    }
+    name.chars().take(77).collect::<String>() + "..."
+}

@@ -1,0 +1,281 @@
+//! What becomes of a submission, decided from its bytes, its headers and the time alone.
+//!
+//! [`Arrival`] is what the message says besides its body, [`Intake::decide`] the judge. Once a
+//! submission is acceptable, [`next`] says how it relates to what is already known under its key
+//! and its id.
+
+mod arrival;
+mod known;
+mod size;
+#[cfg(test)]
+mod tests;
+
+use fairlane_core::models::Catalog;
+use fairlane_core::{JobId, Priority, TenantId, Tokens, classify};
+use fairlane_runtime::TraceContext;
+use fairlane_runtime::config::Settings;
+use fairlane_wire::job::JobHeaders;
+use fairlane_wire::letter::{DeadReason, Failure, Letter};
+use fairlane_wire::record::{JobRecord, Phase};
+use fairlane_wire::submission::{self, Submission};
+
+pub use arrival::{Arrival, Claim};
+pub use known::{KeyHolder, Next, has_no_job, is_refused_at_the_door, next};
+
+/// Output tokens expected of a job whose kind has no history.
+pub const OUTPUT_TOKENS_EXPECTED: u64 = 256;
+
+/// What a submission's body turned out to be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Body<'a> {
+    /// Its bytes, from the message or from the object it names.
+    Here(&'a [u8]),
+    /// The message names an object that cannot be used, now or later.
+    Unusable(Failure),
+}
+
+/// What is to be done with a submission.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decision {
+    /// Store it as a job.
+    Accept(Box<Accept>),
+    /// Bury it as a dead letter.
+    Refuse(Box<Refuse>),
+}
+
+/// A submission that may become a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Accept {
+    pub tenant: TenantId,
+    pub priority: Priority,
+    pub headers: JobHeaders,
+    /// Queued; its sequence is for the job stream to give.
+    pub record: JobRecord,
+}
+
+/// A submission that cannot become a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Refuse {
+    /// Dead letter under the id the submission was meant to have.
+    pub letter: Letter,
+    /// Failed; None if it has no tenant who could read it.
+    pub record: Option<JobRecord>,
+    /// Id that no other submission has, for when the intended one names another job.
+    pub assigned: JobId,
+}
+
+impl Refuse {
+    /// The same refusal under the id that is its own.
+    #[must_use]
+    pub fn under_assigned_id(mut self) -> Self {
+        self.letter.job = self.assigned.clone();
+        if let Some(record) = &mut self.record {
+            record.job = self.assigned.clone();
+        }
+        self
+    }
+}
+
+/// The judge of submissions.
+#[derive(Debug, Clone)]
+pub struct Intake {
+    catalog: Catalog,
+    body_bytes_max: usize,
+    nesting_max: usize,
+}
+
+impl Intake {
+    /// A judge for jobs of the models in `catalog`.
+    #[must_use]
+    pub fn new(catalog: Catalog, settings: &Settings) -> Self {
+        Self {
+            catalog,
+            body_bytes_max: usize::try_from(settings.producer.body_bytes_max).unwrap_or(usize::MAX),
+            nesting_max: settings.producer.nesting_max as usize,
+        }
+    }
+
+    /// Largest body that is read at all, bytes.
+    #[must_use]
+    pub fn body_bytes_max(&self) -> usize {
+        self.body_bytes_max
+    }
+
+    /// Judges a submission at `now_ms` (unix). `trace` goes with the job.
+    #[must_use]
+    pub fn decide(
+        &self,
+        arrival: &Arrival,
+        body: Body<'_>,
+        trace: &TraceContext,
+        now_ms: u64,
+    ) -> Decision {
+        let tenant = match arrival.tenant() {
+            Ok(tenant) => tenant,
+            Err(failure) => return refused(arrival, None, &body, failure, now_ms),
+        };
+        let job = match self.parse(&body, tenant) {
+            Ok(job) => job,
+            Err(failure) => return refused(arrival, Some(tenant), &body, failure, now_ms),
+        };
+        let id = arrival.id_of(&job);
+        let priority = classify(job.origin, job.sla_seconds);
+        let record = JobRecord::new(tenant.clone(), id.clone(), Phase::Queued, arrival.stored_ms)
+            .describing(&job.kind, priority, &job.model);
+        match self.headers(arrival, &job, id, trace, now_ms) {
+            Ok(headers) => Decision::Accept(Box::new(Accept {
+                tenant: tenant.clone(),
+                priority,
+                headers,
+                record,
+            })),
+            Err(failure) => Decision::Refuse(Box::new(refusal(arrival, record, failure, now_ms))),
+        }
+    }
+
+    fn parse(&self, body: &Body<'_>, tenant: &TenantId) -> Result<Submission, Failure> {
+        let bytes = match body {
+            Body::Here(bytes) => *bytes,
+            Body::Unusable(failure) => return Err(failure.clone()),
+        };
+        if bytes.len() > self.body_bytes_max {
+            return Err(size::too_many_bytes(bytes.len(), self.body_bytes_max));
+        }
+        let job = submission::parse(bytes, tenant)?;
+        size::check_nesting(bytes, self.nesting_max)?;
+        Ok(job)
+    }
+
+    /// The checks that need the model or the time, and what they find out.
+    fn headers(
+        &self,
+        arrival: &Arrival,
+        job: &Submission,
+        id: JobId,
+        trace: &TraceContext,
+        now_ms: u64,
+    ) -> Result<JobHeaders, Failure> {
+        let model = self
+            .catalog
+            .find(job.model.as_str())
+            .ok_or_else(|| size::unknown_model(&self.catalog, job.model.as_str()))?;
+        if job.max_tokens > model.output_tokens_max {
+            return Err(size::too_long_an_answer(job.max_tokens, model));
+        }
+        if let Some(deadline_ms) = job.deadline_ms
+            && deadline_ms <= now_ms
+        {
+            return Err(expired(deadline_ms, now_ms));
+        }
+        let input = size::input_tokens(job, model);
+        size::check_context(input, job.max_tokens, model)?;
+        Ok(JobHeaders {
+            key: job
+                .idempotency_key
+                .clone()
+                .unwrap_or_else(|| id.to_string()),
+            job: id,
+            kind: job.kind.clone(),
+            model: job.model.clone(),
+            pool: model.pool.clone(),
+            tokens: Tokens {
+                input,
+                output: job.max_tokens.min(OUTPUT_TOKENS_EXPECTED),
+            },
+            accepted_ms: arrival.stored_ms,
+            not_before_ms: job.not_before_ms,
+            deadline_ms: job.deadline_ms,
+            claim: arrival.claim_name().map(str::to_owned),
+            traceparent: Some(trace.traceparent().to_owned()),
+            tracestate: trace.tracestate().map(str::to_owned),
+        })
+    }
+}
+
+impl Accept {
+    /// The refusal of an acceptable job that the tenant's full lane has no room for.
+    #[must_use]
+    pub fn backlog_full(self, arrival: &Arrival, jobs_max: Option<u64>, now_ms: u64) -> Refuse {
+        let Self {
+            tenant, priority, ..
+        } = &self;
+        let limit = match jobs_max {
+            Some(jobs_max) => format!("{jobs_max} {priority} jobs waiting, which is the limit"),
+            None => format!("as many {priority} jobs waiting as it may"),
+        };
+        let failure = Failure::new(
+            DeadReason::BacklogFull,
+            format!("tenant {tenant} has {limit}"),
+        )
+        .fix("wait until some of them have run, then publish this one again");
+        refusal(arrival, self.record, failure, now_ms)
+    }
+}
+
+fn expired(deadline_ms: u64, now_ms: u64) -> Failure {
+    let late_ms = now_ms - deadline_ms;
+    Failure::new(
+        DeadReason::Expired,
+        format!("deadline_ms is {deadline_ms}, which is {late_ms} ms ago"),
+    )
+    .field("deadline_ms")
+    .fix("give a unix time in milliseconds that is still to come, or leave it out")
+}
+
+/// Refuses what could not be parsed.
+fn refused(
+    arrival: &Arrival,
+    tenant: Option<&TenantId>,
+    body: &Body<'_>,
+    failure: Failure,
+    now_ms: u64,
+) -> Decision {
+    let id = arrival.id_of_unparsed(body);
+    Decision::Refuse(Box::new(match tenant {
+        Some(tenant) => {
+            let record = JobRecord::new(tenant.clone(), id, Phase::Failed, arrival.stored_ms);
+            refusal(arrival, record, failure, now_ms)
+        }
+        None => Refuse {
+            letter: letter(arrival, None, id, failure, now_ms),
+            record: None,
+            assigned: arrival.assigned_id(),
+        },
+    }))
+}
+
+/// Refuses the job that `record` describes.
+fn refusal(arrival: &Arrival, mut record: JobRecord, failure: Failure, now_ms: u64) -> Refuse {
+    let tenant = Some(record.tenant.to_string());
+    let mut letter = letter(arrival, tenant, record.job.clone(), failure.clone(), now_ms);
+    letter.model.clone_from(&record.model);
+    letter.kind.clone_from(&record.kind);
+    record.phase = Phase::Failed;
+    record.failure = Some(failure);
+    record.finished_ms = Some(now_ms);
+    Refuse {
+        letter,
+        record: Some(record),
+        assigned: arrival.assigned_id(),
+    }
+}
+
+fn letter(
+    arrival: &Arrival,
+    tenant: Option<String>,
+    job: JobId,
+    failure: Failure,
+    now_ms: u64,
+) -> Letter {
+    Letter {
+        tenant,
+        job,
+        failure,
+        subject: arrival.subject.clone(),
+        attempts: 0,
+        deliveries: 0,
+        model: None,
+        kind: None,
+        at_ms: now_ms,
+    }
+}

@@ -1,0 +1,144 @@
+//! How large a job is, in bytes, levels and tokens, and which of that its model does not take.
+
+use fairlane_core::models::{Catalog, Lifecycle, Model};
+use fairlane_wire::letter::{DeadReason, Failure};
+use fairlane_wire::submission::{Submission, measure};
+
+/// Tokens of an image of the size the upstream scales it to.
+const IMAGE_TOKENS: u64 = 1_600;
+/// Tokens the upstream adds around the messages.
+const FRAME_TOKENS: u64 = 16;
+/// Models named when the one asked for is not known.
+const SUGGESTIONS_MAX: usize = 3;
+
+/// Estimated tokens of everything the model will read.
+pub(super) fn input_tokens(job: &Submission, model: &Model) -> u64 {
+    let measure = measure(&job.request);
+    let schema = job
+        .output_schema
+        .as_ref()
+        .map_or(0, |schema| schema.to_string().chars().count() as u64);
+    model
+        .tokens_of_chars(measure.characters.saturating_add(schema))
+        .saturating_add(measure.images.saturating_mul(IMAGE_TOKENS))
+        .saturating_add(FRAME_TOKENS)
+}
+
+/// The prompt and the longest answer have to fit into the model's context together.
+pub(super) fn check_context(input: u64, max_tokens: u64, model: &Model) -> Result<(), Failure> {
+    let limit = model.context_tokens;
+    if input.saturating_add(max_tokens) <= limit {
+        return Ok(());
+    }
+    let id = &model.id;
+    Err(Failure::new(
+        DeadReason::Oversize,
+        format!(
+            "about {input} input tokens and {max_tokens} of max_tokens do not fit into the {limit} tokens of {id}"
+        ),
+    )
+    .field("request.messages")
+    .fix("shorten it, or use a model with a larger context"))
+}
+
+pub(super) fn too_long_an_answer(max_tokens: u64, model: &Model) -> Failure {
+    let (id, limit) = (&model.id, model.output_tokens_max);
+    Failure::new(
+        DeadReason::InvalidJob,
+        format!("request.max_tokens is {max_tokens}; {id} gives at most {limit}"),
+    )
+    .field("request.max_tokens")
+    .fix(format!("give {limit} or less"))
+}
+
+pub(super) fn unknown_model(catalog: &Catalog, name: &str) -> Failure {
+    let mut known: Vec<(usize, &str)> = catalog
+        .models()
+        .filter(|model| model.lifecycle != Lifecycle::Retired)
+        .map(|model| model.id.as_str())
+        .map(|id| (strsim::damerau_levenshtein(name, id), id))
+        .collect();
+    known.sort_unstable();
+    let nearest: Vec<&str> = known
+        .iter()
+        .take(SUGGESTIONS_MAX)
+        .map(|(_, id)| *id)
+        .collect();
+    let failure = Failure::new(
+        DeadReason::UnknownModel,
+        format!("model {name:?} is not known to this fleet"),
+    )
+    .field("request.model");
+    if nearest.is_empty() {
+        return failure.fix("add it to the models of the configuration");
+    }
+    failure.fix(format!("use for example {}", nearest.join(", ")))
+}
+
+pub(super) fn too_many_bytes(bytes: usize, bytes_max: usize) -> Failure {
+    Failure::new(
+        DeadReason::Oversize,
+        format!("the body has {bytes} bytes; at most {bytes_max} are accepted"),
+    )
+    .fix("shorten it, or raise producer.body_bytes_max")
+}
+
+/// Refuses JSON with more than `levels_max` levels. `json` is valid, which keeps this simple.
+pub(super) fn check_nesting(json: &[u8], levels_max: usize) -> Result<(), Failure> {
+    // Each level takes two bytes.
+    if json.len() <= 2 * levels_max {
+        return Ok(());
+    }
+    let (mut level, mut in_text, mut escaped) = (0, false, false);
+    for (offset, byte) in json.iter().enumerate() {
+        match (in_text, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => in_text = !in_text,
+            (false, b'{' | b'[') => {
+                level += 1;
+                if level > levels_max {
+                    return Err(too_deep(offset, levels_max));
+                }
+            }
+            (false, b'}' | b']') => level -= 1,
+            (true | false, _) => {}
+        }
+    }
+    Ok(())
+}
+
+fn too_deep(offset: usize, levels_max: usize) -> Failure {
+    Failure::new(
+        DeadReason::Undecodable,
+        format!("nested too deeply: more than {levels_max} levels at byte {offset}"),
+    )
+    .at(offset)
+    .fix("flatten the document")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_counted_outside_of_text_only() {
+        let two = br#"{"a": ["[[[[\"{{{{", "\\"], "b": {}, "c": [1, 2, 3]}"#;
+        assert_eq!(check_nesting(two, 2), Ok(()));
+        let failure = check_nesting(two, 1).unwrap_err();
+        assert_eq!(
+            (failure.reason, failure.offset),
+            (DeadReason::Undecodable, Some(6))
+        );
+        assert!(check_nesting(br#"{"a":"\\","b":[[1]]}"#, 2).is_err());
+    }
+
+    #[test]
+    fn retired_models_are_not_suggested() {
+        let failure = unknown_model(&Catalog::default(), "claude-sonnet-4-55");
+        let fix = failure.fix.unwrap();
+        assert!(!fix.contains("claude-sonnet-4-5,"), "{fix}");
+        assert!(fix.contains("claude-sonnet-5-5"), "{fix}");
+        assert!(unknown_model(&Catalog::empty(), "x").fix.is_some());
+    }
+}

@@ -1,0 +1,306 @@
+//! The loop around the decisions: pull, one task per submission, drain.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::bail;
+use bytes::Bytes;
+use fairlane_nats::payloads::PayloadError;
+use fairlane_nats::{Delivery, Nats, PullOptions, Puller};
+use fairlane_runtime::config::Settings;
+use fairlane_runtime::health::Check;
+use fairlane_runtime::{Metrics, Shutdown, TraceContext};
+use fairlane_wire::letter::{DeadReason, Failure};
+use fairlane_wire::names::header;
+use futures::FutureExt;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span, field};
+
+use crate::catalog::{CatalogError, catalog};
+use crate::intake::{Arrival, Body, Claim, Decision, Intake};
+use crate::store::{Outcome, Store, Submitted};
+use crate::trouble::{Bursts, Trouble, delay};
+
+/// Bodies from this size on are parsed on a thread of their own, so that other submissions need
+/// not wait.
+const LARGE_BYTES: usize = 256 * 1024;
+/// Bodies in objects that are read at the same time: each may have `producer.body_bytes_max`.
+const OBJECTS_AT_ONCE: usize = 4;
+/// How often the connection is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Turns submissions into jobs. Cheap to clone; clones work as one.
+#[derive(Debug, Clone)]
+pub struct Producer {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    intake: Arc<Intake>,
+    store: Store,
+    objects: Semaphore,
+    in_flight_max: usize,
+    bursts: Bursts,
+}
+
+impl Producer {
+    /// A producer for the namespace of `nats`.
+    ///
+    /// # Errors
+    /// [`CatalogError`] if `settings.models` is wrong.
+    pub fn new(settings: &Settings, nats: &Nats, metrics: Metrics) -> Result<Self, CatalogError> {
+        let intake = Intake::new(catalog(&settings.models)?, settings);
+        Ok(Self {
+            shared: Arc::new(Shared {
+                intake: Arc::new(intake),
+                store: Store::new(settings, nats, metrics),
+                objects: Semaphore::new(OBJECTS_AT_ONCE),
+                in_flight_max: settings.producer.max_in_flight as usize,
+                bursts: Bursts::default(),
+            }),
+        })
+    }
+
+    /// Takes submissions until `shutdown` says to drain, then finishes what is in hand and hands
+    /// back the rest. When it says to stop at once, what is in hand goes back too.
+    pub async fn serve(&self, shutdown: &Shutdown) {
+        let nats = &self.shared.store.nats;
+        let names = &nats.names;
+        let options = PullOptions {
+            in_flight_max: self.shared.in_flight_max,
+        };
+        let mut puller = Puller::start(
+            nats,
+            &names.submit_stream(),
+            names.producer_consumer(),
+            options,
+        );
+        let mut tasks = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = shutdown.draining().cancelled() => break,
+                // Only forgets tasks that have ended; what they did is settled inside.
+                Some(_) = tasks.join_next() => {}
+                delivery = puller.next() => match delivery {
+                    Some(delivery) => {
+                        let work = self.clone().settle(delivery, shutdown.stop_now().clone());
+                        tasks.spawn(work);
+                    }
+                    None => break,
+                },
+            }
+        }
+        let finish = async { while tasks.join_next().await.is_some() {} };
+        let (handed_back, ()) = tokio::join!(puller.drain(), finish);
+        tracing::info!(handed_back, "no more submissions are taken");
+    }
+
+    /// Deals with one submission, whatever happens: nothing that goes wrong with it touches others.
+    async fn settle(self, delivery: Delivery, stop_now: CancellationToken) {
+        let work = AssertUnwindSafe(self.handle(&delivery)).catch_unwind();
+        let ended = tokio::select! {
+            ended = work => ended,
+            // Between any two steps a producer may also die, so being cut off is harmless.
+            () = stop_now.cancelled() => return hand_back(&delivery, Duration::ZERO).await,
+        };
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(trouble)) => {
+                self.complain(&delivery, &trouble);
+                hand_back(&delivery, delay(delivery.count)).await;
+            }
+            Err(panic) => {
+                let reason = panic_message(panic.as_ref());
+                tracing::error!(
+                    seq = delivery.seq,
+                    delivery = delivery.count,
+                    reason,
+                    "a bug: a submission made the producer panic"
+                );
+                hand_back(&delivery, delay(delivery.count)).await;
+            }
+        }
+    }
+
+    fn complain(&self, delivery: &Delivery, trouble: &Trouble) {
+        if let Some(silent) = self.shared.bursts.note(Instant::now()) {
+            let error: &dyn std::error::Error = trouble;
+            tracing::warn!(
+                error,
+                seq = delivery.seq,
+                delivery = delivery.count,
+                silent,
+                "a submission has to wait"
+            );
+        }
+    }
+
+    async fn handle(&self, delivery: &Delivery) -> Result<(), Trouble> {
+        let arrival = Arrival::read(
+            &self.shared.store.nats.names,
+            &delivery.subject,
+            &delivery.headers,
+            delivery.seq,
+            delivery.stored_ms,
+        );
+        let incoming = arrival.trace.clone().unwrap_or_else(TraceContext::generate);
+        let span = tracing::info_span!(
+            "fairlane.submit",
+            otel.kind = "consumer",
+            tenant = field::Empty,
+            job = field::Empty,
+            kind = field::Empty,
+            priority = field::Empty,
+            outcome = field::Empty,
+            reason = field::Empty,
+        );
+        incoming.set_as_parent_of(&span);
+        let submitted = Submitted {
+            delivery,
+            arrival: &arrival,
+            trace: TraceContext::of_span(&span).unwrap_or(incoming),
+        };
+        let work = async {
+            let outcome = self.judge(&submitted).await?;
+            Span::current().record("outcome", outcome.as_str());
+            tracing::debug!(seq = delivery.seq, outcome = outcome.as_str(), "submission");
+            Ok(())
+        };
+        work.instrument(span).await
+    }
+
+    async fn judge(&self, submitted: &Submitted<'_>) -> Result<Outcome, Trouble> {
+        let decision = self.decide(submitted).await?;
+        let store = &self.shared.store;
+        let span = Span::current();
+        match decision {
+            Decision::Accept(accept) => {
+                span.record("tenant", accept.tenant.as_str());
+                span.record("job", accept.headers.job.as_str());
+                span.record("kind", accept.headers.kind.as_str());
+                span.record("priority", accept.priority.as_str());
+                Box::pin(store.accept(submitted, *accept)).await
+            }
+            Decision::Refuse(refuse) => {
+                span.record("tenant", refuse.letter.tenant.as_deref());
+                span.record("job", refuse.letter.job.as_str());
+                span.record("reason", refuse.letter.failure.reason.as_str());
+                Box::pin(store.refuse(submitted, *refuse)).await
+            }
+        }
+    }
+
+    async fn decide(&self, submitted: &Submitted<'_>) -> Result<Decision, Trouble> {
+        let in_message = &submitted.delivery.payload;
+        match submitted.arrival.claim(in_message.len()) {
+            Claim::None => self.weigh(submitted, in_message.clone()).await,
+            Claim::Refused(failure) => Ok(self.unusable(submitted, failure)),
+            Claim::Object(name) => {
+                let permit = self.shared.objects.acquire().await;
+                let _permit = permit.expect("this semaphore is never closed");
+                match self.fetch(name).await? {
+                    Ok(body) => self.weigh(submitted, body).await,
+                    Err(failure) => Ok(self.unusable(submitted, failure)),
+                }
+            }
+        }
+    }
+
+    /// Reads a body from its object. The inner error is for good, the outer one for now.
+    async fn fetch(&self, name: &str) -> Result<Result<Bytes, Failure>, Trouble> {
+        let store = &self.shared.store;
+        let refused = |reason, message: String, fix: &str| {
+            Ok(Err(Failure::new(reason, message)
+                .field(header::CLAIM)
+                .fix(fix)))
+        };
+        match store.payloads.get(name, store.body_bytes_max).await {
+            Ok(body) => Ok(Ok(body)),
+            Err(error @ PayloadError::TooLarge { .. }) => refused(
+                DeadReason::Oversize,
+                error.to_string(),
+                "shorten it, or raise producer.body_bytes_max",
+            ),
+            Err(error @ (PayloadError::Missing { .. } | PayloadError::Damaged { .. })) => refused(
+                DeadReason::InvalidJob,
+                error.to_string(),
+                "store the whole object before publishing its name",
+            ),
+            Err(error @ PayloadError::Store { .. }) => Err(error.into()),
+        }
+    }
+
+    fn unusable(&self, submitted: &Submitted<'_>, failure: Failure) -> Decision {
+        let Submitted { arrival, trace, .. } = submitted;
+        let body = Body::Unusable(failure);
+        self.shared.intake.decide(arrival, body, trace, now_ms())
+    }
+
+    async fn weigh(&self, submitted: &Submitted<'_>, body: Bytes) -> Result<Decision, Trouble> {
+        let Submitted { arrival, trace, .. } = submitted;
+        let intake = self.shared.intake.clone();
+        if body.len() < LARGE_BYTES {
+            return Ok(intake.decide(arrival, Body::Here(&body), trace, now_ms()));
+        }
+        let (arrival, trace) = ((*arrival).clone(), trace.clone());
+        let decide = move || intake.decide(&arrival, Body::Here(&body), &trace, now_ms());
+        match tokio::task::spawn_blocking(decide).await {
+            Ok(decision) => Ok(decision),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Trouble::CutOff),
+            },
+        }
+    }
+}
+
+/// Gives a submission back to the stream, to be delivered again after `delay`.
+async fn hand_back(delivery: &Delivery, delay: Duration) {
+    if let Err(error) = delivery.nak(delay).await {
+        tracing::debug!(%error, "cannot hand back a submission; the ack wait will");
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&'static str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a value that is not text")
+}
+
+/// Unix milliseconds of this machine's clock.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Keeps the readiness condition in step with the connection until the process drains.
+///
+/// # Errors
+/// If the client itself has ended. It does not come back, so the process must not stay.
+pub(crate) async fn watch_connection(
+    nats: Nats,
+    check: Check,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let connections = nats.connections();
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    loop {
+        tokio::select! {
+            () = shutdown.draining().cancelled() => return Ok(()),
+            _ = look.tick() => {}
+        }
+        if connections.has_changed().is_err() {
+            check.set(false);
+            bail!("the NATS client has ended");
+        }
+        check.set(nats.is_connected());
+    }
+}
