@@ -1,1 +1,222 @@
+//! A whole fleet for one test: a nats-server, the simulator, and real processes of every role.
+//!
+//! The simulator runs inside the test, so that its log, the upstream's own truth, can be read
+//! without asking anybody. Everything else is what a user would run.
 
+mod books;
+mod process;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fairlane_core::{JobId, TenantId};
+use fairlane_nats::{HeaderMap, Nats, Records};
+use fairlane_sim::{Sim, SimConfig, SimHandle};
+use fairlane_support::{TestNats, eventually};
+use fairlane_wire::{JobRecord, Phase};
+
+pub use books::Books;
+pub use process::Process;
+
+/// How long a fleet may take for something that takes it seconds.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What a test wants.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub producers: usize,
+    pub schedulers: usize,
+    pub workers: usize,
+    pub sim: SimConfig,
+    /// Settings beside the usual ones, as `section.key` and value.
+    pub settings: Vec<(&'static str, String)>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            producers: 1,
+            schedulers: 1,
+            workers: 1,
+            sim: SimConfig::instant(),
+            settings: Vec::new(),
+        }
+    }
+}
+
+/// A running fleet. Everything ends with it.
+#[derive(Debug)]
+pub struct Fleet {
+    pub nats: TestNats,
+    pub sim: SimHandle,
+    pub producers: Vec<Process>,
+    pub schedulers: Vec<Process>,
+    pub workers: Vec<Process>,
+    settings: Vec<(&'static str, String)>,
+    dir: tempfile::TempDir,
+    program: PathBuf,
+}
+
+impl Fleet {
+    /// Starts everything and waits until there is a leader. `program` is
+    /// `env!("CARGO_BIN_EXE_fairlane-under-test")`.
+    ///
+    /// # Panics
+    /// With the reason, if something does not start.
+    pub async fn start(program: &str, setup: Setup) -> Self {
+        let nats = TestNats::start().await;
+        let sim = Sim::start(setup.sim).await.expect("the simulator starts");
+        let mut fleet = Self {
+            nats,
+            sim,
+            producers: Vec::new(),
+            schedulers: Vec::new(),
+            workers: Vec::new(),
+            settings: setup.settings,
+            dir: tempfile::tempdir().expect("a directory for logs"),
+            program: program.into(),
+        };
+        for _ in 0..setup.producers {
+            let producer = fleet.spawn("producer");
+            fleet.producers.push(producer);
+        }
+        for _ in 0..setup.schedulers {
+            let scheduler = fleet.spawn("scheduler");
+            fleet.schedulers.push(scheduler);
+        }
+        for _ in 0..setup.workers {
+            let worker = fleet.spawn("worker");
+            fleet.workers.push(worker);
+        }
+        if setup.schedulers > 0 {
+            fleet.leader().await;
+        }
+        fleet
+    }
+
+    /// Starts a process of a role; the caller keeps it.
+    #[must_use]
+    pub fn spawn(&self, role: &'static str) -> Process {
+        Process::spawn(&self.program, &[role], &self.environment(), self.dir.path())
+    }
+
+    /// Runs a command of the program to its end.
+    pub async fn run(&self, arguments: &[&str]) -> std::process::Output {
+        process::run(&self.program, arguments, &self.environment()).await
+    }
+
+    fn environment(&self) -> Vec<(String, String)> {
+        let mut settings = vec![
+            ("nats.url", self.nats.url().to_owned()),
+            ("claude.base_url", self.sim.url()),
+            ("claude.api_key", "sk-test-key".to_owned()),
+            ("limits.preset", "unlimited".to_owned()),
+            ("telemetry.log", "info".to_owned()),
+        ];
+        settings.extend(self.settings.iter().cloned());
+        let name = |key: &str| format!("FAIRLANE__{}", key.replace('.', "__").to_uppercase());
+        settings.into_iter().map(|(key, value)| (name(key), value)).collect()
+    }
+
+    /// The connection of the test itself.
+    #[must_use]
+    pub fn client(&self) -> &Nats {
+        &self.nats.nats
+    }
+
+    /// Where the logs of the processes are.
+    #[must_use]
+    pub fn logs(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Publishes a job as any NATS client would. Waits until it is stored.
+    ///
+    /// # Panics
+    /// If it is not stored.
+    pub async fn publish(&self, tenant: &str, body: impl Into<bytes::Bytes>) {
+        let subject = format!("fl.submit.{tenant}");
+        let jetstream = &self.client().jetstream;
+        let ack = jetstream.publish_with_headers(subject, HeaderMap::new(), body.into()).await;
+        ack.expect("sent").await.expect("stored");
+    }
+
+    /// The record of a job, if there is one.
+    ///
+    /// # Panics
+    /// If it cannot be read.
+    pub async fn record(&self, tenant: &str, job: &str) -> Option<JobRecord> {
+        let records = Records::new(self.client(), Duration::from_secs(60));
+        let tenant = TenantId::parse(tenant).expect("a tenant");
+        let job = JobId::parse(job).expect("a job id");
+        records.get(&tenant, &job).await.expect("records can be read").record
+    }
+
+    /// Waits until the job is in this phase.
+    ///
+    /// # Panics
+    /// After [`PATIENCE`].
+    pub async fn phase(&self, tenant: &str, job: &str, wanted: Phase) -> JobRecord {
+        eventually(PATIENCE, &format!("{tenant}/{job} to be {}", wanted.as_str()), || async {
+            match self.record(tenant, job).await {
+                Some(record) if record.phase == wanted => Ok(record),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await
+    }
+
+    /// The holder of the leader's lease, and its revision.
+    ///
+    /// # Panics
+    /// After [`PATIENCE`] without a leader.
+    pub async fn leader(&self) -> (String, u64) {
+        let nats = self.client();
+        let bucket = nats.bucket(&nats.names.control_bucket());
+        eventually(PATIENCE, "a leader", || async {
+            let entry = bucket.get(nats.names.leader_key()).await.map_err(|e| e.to_string())?;
+            let entry = entry.ok_or("nobody leads")?;
+            let value = entry.value().ok_or("the lease is free")?;
+            let leader: fairlane_wire::lease::Leader =
+                serde_json::from_slice(value).map_err(|e| e.to_string())?;
+            Ok::<_, String>((leader.holder, entry.revision.0))
+        })
+        .await
+    }
+
+    /// Which of the schedulers leads, by what they log.
+    ///
+    /// # Panics
+    /// After [`PATIENCE`].
+    pub async fn leading_scheduler(&self) -> usize {
+        let (holder, _) = self.leader().await;
+        eventually(PATIENCE, "the leader's process", || async {
+            let leads = |process: &Process| process.log().contains(&holder);
+            self.schedulers.iter().position(leads).ok_or("nobody says so")
+        })
+        .await
+    }
+
+    /// Reads the books until nothing is queued or running.
+    ///
+    /// # Panics
+    /// After [`PATIENCE`].
+    pub async fn settled(&self) -> Books {
+        eventually(PATIENCE, "all jobs to be settled", || async {
+            let books = Books::read(self.client()).await.map_err(|error| format!("{error:#}"))?;
+            if books.is_settled() { Ok(books) } else { Err(format!("{books:?}")) }
+        })
+        .await
+    }
+}
+
+/// A job for the simulator.
+#[must_use]
+pub fn job(id: &str, prompt: &str) -> String {
+    serde_json::json!({
+        "id": id, "origin": "user_action", "kind": "tagging",
+        "request": {"model": "claude-haiku-4-5", "max_tokens": 64,
+            "messages": [{"role": "user", "content": prompt}]},
+    })
+    .to_string()
+}
