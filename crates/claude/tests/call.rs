@@ -51,7 +51,10 @@ fn request() -> CallRequest {
 }
 
 async fn call(client: &Client) -> CallReport {
-    Box::pin(client.call(&key(), request(), |_| {}, pending())).await
+    let key = key();
+    let call = Box::pin(client.call(&key, request(), |_| {}, pending()));
+    // Shorter than LONG: a test of one short timeout must not be ended by another.
+    tokio::time::timeout(LONG / 2, call).await.unwrap()
 }
 
 /// The report of one call that is answered with one script.

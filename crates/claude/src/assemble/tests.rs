@@ -241,13 +241,17 @@ fn several_message_deltas_add_up_and_a_later_null_takes_nothing_back() {
 fn events_out_of_order_are_an_error_not_a_message() {
     let all = events();
     let start = &all[0];
-    let cases: [(&[Value], &str); 9] = [
+    let cases: [(&[Value], &str); 10] = [
         (&all[2..3], "before message_start"),
         (&all[22..], "before message_start"),
         (&all[21..22], "before message_start"),
         (&[start.clone(), start.clone()], "second message_start"),
         (&[start.clone(), all[3].clone()], "content block 0"),
         (&[start.clone(), all[8].clone()], "content block 1"),
+        (
+            &[start.clone(), all[2].clone(), all[2].clone()],
+            "content block 0, but 1",
+        ),
         (&[json!({"type": "message_start"})], "message"),
         (
             &[
