@@ -19,8 +19,8 @@ use crate::jobs::Jobs;
 use crate::lease::Bucket;
 use crate::payloads::Payloads;
 
-/// Publishes and API calls under way at once, per connection.
-const IN_FLIGHT_MAX: usize = 4_096;
+/// Messages sent to be stored and not yet answered, per connection.
+pub(crate) const IN_FLIGHT_MAX: usize = 4_096;
 
 /// Pause before reconnect attempt `n` is `100 ms * 2^n` up to this, then jittered.
 const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(4);

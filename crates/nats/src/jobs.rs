@@ -138,7 +138,12 @@ fn is_gone(error: &ApiError) -> bool {
             code: code::DELETE_FAILED,
             text,
             ..
-        } => text.contains("no message found") || text.contains("not found"),
+        } => {
+            // The last one is said of a sequence beyond the end of the stream.
+            ["no message found", "not found", "store EOF"]
+                .iter()
+                .any(|gone| text.contains(gone))
+        }
         ApiError::Refused { .. }
         | ApiError::Unavailable { .. }
         | ApiError::TimedOut { .. }
@@ -259,6 +264,7 @@ mod tests {
         };
         assert!(is_gone(&refused(10057, "no message found")));
         assert!(is_gone(&refused(10037, "no message found")));
+        assert!(is_gone(&refused(10057, "stream store EOF")));
         assert!(!is_gone(&refused(10057, "disk is full")));
         assert!(!is_gone(&refused(10059, "stream not found")));
         assert!(!is_gone(&ApiError::TimedOut {

@@ -30,6 +30,13 @@ pub enum WriteError {
     /// Not stored: nobody was there to take it.
     #[error("{subject}: no stream takes this subject now (missing, or without a leader)")]
     Unavailable { subject: String },
+    /// Not stored: too many writes are under way and none was answered in time. Whoever sends
+    /// without waiting must wait for some acks first.
+    #[error(
+        "{subject}: {} writes are under way already",
+        crate::client::IN_FLIGHT_MAX
+    )]
+    Busy { subject: String },
     /// Not stored: the subject holds as many messages as it may (a tenant's backlog cap).
     #[error("{subject}: the subject holds as many messages as allowed")]
     SubjectFull { subject: String },
@@ -52,6 +59,7 @@ impl WriteError {
             Self::Unknown { .. } => false,
             Self::Conflict { .. }
             | Self::Unavailable { .. }
+            | Self::Busy { .. }
             | Self::SubjectFull { .. }
             | Self::StreamFull { .. }
             | Self::TooLarge { .. }
@@ -93,20 +101,21 @@ impl PendingWrite {
     }
 }
 
-/// Sends a message to be stored.
+/// Sends a message to be stored. At most [`crate::client::IN_FLIGHT_MAX`] sent messages can be
+/// unanswered; a pending write counts until it is waited for or dropped.
 pub(crate) async fn send(
     nats: &Nats,
     subject: String,
     headers: HeaderMap,
     payload: Bytes,
 ) -> Result<PendingWrite, WriteError> {
-    match nats
+    let sending = nats
         .jetstream
-        .publish_with_headers(subject.clone(), headers, payload)
-        .await
-    {
-        Ok(ack) => Ok(PendingWrite { subject, ack }),
-        Err(error) => Err(before_sending(subject, &error)),
+        .publish_with_headers(subject.clone(), headers, payload);
+    match tokio::time::timeout(nats.request_timeout(), sending).await {
+        Ok(Ok(ack)) => Ok(PendingWrite { subject, ack }),
+        Ok(Err(error)) => Err(before_sending(subject, &error)),
+        Err(_) => Err(WriteError::Busy { subject }),
     }
 }
 

@@ -332,3 +332,31 @@ async fn a_bucket_that_does_not_exist_takes_nothing() {
     );
     assert!(bucket.get("7").await.is_err());
 }
+
+#[tokio::test]
+async fn sending_without_ever_waiting_is_refused_instead_of_hanging() {
+    let test = TestNats::start().await;
+    let mut options = fairlane_nats::NatsOptions::new(test.url());
+    options.request_timeout = Duration::from_millis(500);
+    let bucket = fairlane_nats::connect(&options)
+        .await
+        .unwrap()
+        .bucket("fl_credits");
+    let mut pending = Vec::new();
+    let refused = loop {
+        match bucket
+            .send_put_if("7", "x".into(), Revision::ABSENT, TTL)
+            .await
+        {
+            Ok(write) => pending.push(write),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, WriteError::Busy { .. }), "{refused:?}");
+    assert_eq!(pending.len(), 4_096);
+    pending.clear();
+    bucket
+        .put_if("8", "x".into(), Revision::ABSENT, TTL)
+        .await
+        .unwrap();
+}

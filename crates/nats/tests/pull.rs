@@ -228,8 +228,9 @@ async fn a_restart_does_not_redeliver_early_what_had_waited_long() {
     let second = next(&mut puller).await;
     assert_eq!(second.count, 2);
     let after = received.elapsed();
+    // The server keeps the time of a delivery in whole seconds over a restart.
     assert!(
-        after + Duration::from_millis(200) >= ack_wait,
+        after + Duration::from_millis(1_200) >= ack_wait,
         "delivered again after {after:?}"
     );
 }

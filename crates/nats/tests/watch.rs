@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use fairlane_nats::embedded::ServerOptions;
 use fairlane_nats::watch::{Event, Watch};
 use fairlane_nats::{Bucket, Content, Entry, Revision};
 use fairlane_support::{LIMIT, TestNats, within};
@@ -168,7 +169,12 @@ async fn after_a_server_restart_the_watch_shows_what_is_there_now() {
 
 #[tokio::test]
 async fn keys_that_vanished_without_a_trace_while_nobody_looked_are_reported() {
-    let mut test = TestNats::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let options = || ServerOptions {
+        dir: Some(dir.path().to_owned()),
+        ..Default::default()
+    };
+    let mut test = TestNats::with(options(), &Default::default()).await;
     let bucket = test.nats.bucket("fl_credits");
     let held = put(&bucket, "1", "a").await;
     put(&bucket, "2", "b").await;
@@ -176,12 +182,19 @@ async fn keys_that_vanished_without_a_trace_while_nobody_looked_are_reported() {
     let mut seen = BTreeMap::new();
     settle(&mut watch, &mut seen).await;
 
-    // What a long outage does: the key goes, and its tombstone goes too.
+    // What a long outage does: the key goes, and its tombstone goes too. The same data under
+    // another port, so that the watch cannot look.
     test.server.kill9().await;
-    test.server.restart().await.unwrap();
-    let other = test.connect().await;
-    let stream = other.jetstream.get_stream("KV_fl_credits").await.unwrap();
+    let mut hidden = TestNats::bare(options()).await;
+    let stream = hidden
+        .nats
+        .jetstream
+        .get_stream("KV_fl_credits")
+        .await
+        .unwrap();
     stream.purge().filter("$KV.fl_credits.1").await.unwrap();
+    hidden.server.stop().await;
+    test.server.restart().await.unwrap();
 
     loop {
         match next(&mut watch).await {
@@ -227,17 +240,18 @@ async fn a_slow_reader_makes_the_server_wait_and_loses_nothing() {
     let bucket = test.nats.bucket("fl_credits");
     let mut watch = bucket.watch();
     assert_eq!(next(&mut watch).await, Event::Current);
-    let mut pending = Vec::new();
-    for key in 0..6_000 {
-        pending.push(
-            bucket
-                .send_put_if(&key.to_string(), "x".into(), Revision::ABSENT, None)
-                .await
-                .unwrap(),
-        );
-    }
-    for write in pending {
-        write.wait().await.unwrap();
+    for hundred in 0..60 {
+        let mut pending = Vec::new();
+        for key in hundred * 100..(hundred + 1) * 100 {
+            let key = format!("{key}");
+            let sent = bucket
+                .send_put_if(&key, "x".into(), Revision::ABSENT, None)
+                .await;
+            pending.push(sent.unwrap());
+        }
+        for write in pending {
+            write.wait().await.unwrap();
+        }
     }
     for key in 0..6_000 {
         assert_eq!(change(&mut watch).await.key, key.to_string());
