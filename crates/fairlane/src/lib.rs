@@ -1,1 +1,94 @@
+//! The `fairlane` program: all roles, and the commands for the people around them, in one binary.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `cli`, `exit`, `out` | the command line, exit codes, what is printed where |
+//! | `target` | which NATS, with what configuration |
+//! | `roles` | producer, scheduler, worker |
+//! | `dev`, `tether` | a whole fleet of child processes on one machine |
+//! | `submit`, `summary` | send a file of jobs, follow them, report |
+//! | `lookup`, `status`, `result` | one job |
+//! | `demo` | `dev` and `submit` over a bundled file, with the outcome checked |
+//!
+//! Data goes to standard output, everything else to standard error, so `-o json` can be piped.
 
+mod cli;
+mod config_show;
+mod demo;
+mod dev;
+mod exit;
+mod init;
+mod lines;
+mod lookup;
+mod out;
+mod result;
+mod roles;
+mod simulate;
+mod status;
+mod submit;
+mod summary;
+mod target;
+mod tether;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command, ConfigCommand, Globals};
+use exit::{Exit, Outcome, Stop};
+use out::{Ink, Paint, say};
+use roles::Role;
+use target::Target;
+
+/// Runs the program with the arguments of this process, to its end.
+pub fn run_from_args() -> ExitCode {
+    let cli = Cli::parse();
+    let talk = Paint::for_talk(cli.globals.color);
+    if cli.globals.die_with_parent {
+        tether::end_with_parent();
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            say(format_args!("error: cannot start a runtime: {error}"));
+            return Exit::Failed.into();
+        }
+    };
+    let outcome = runtime.block_on(run(cli));
+    // A read of standard input may never return; nothing else is left to wait for.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(exit) => exit.into(),
+        Err(Stop { exit, error }) => {
+            if let Some(error) = error {
+                say(format_args!("{} {error:#}", talk.paint(Ink::Bad, "error:")));
+            }
+            exit.into()
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Outcome {
+    let Cli { globals, command } = cli;
+    match command {
+        Command::Producer => role(Role::Producer, &globals).await,
+        Command::Scheduler => role(Role::Scheduler, &globals).await,
+        Command::Worker => role(Role::Worker, &globals).await,
+        Command::Sim(args) => Box::pin(simulate::run(args)).await,
+        Command::Init(output) => init::run(&globals, output).await,
+        Command::Config(ConfigCommand::Show(output)) => config_show::run(&globals, output),
+        Command::Dev(args) => Box::pin(dev::run(&globals, args)).await,
+        Command::Submit(args) => Box::pin(submit::run(&globals, args)).await,
+        Command::Status(args) => status::run(&globals, args).await,
+        Command::Result(args) => result::run(&globals, args).await,
+        Command::Demo(args) => Box::pin(demo::run(&globals, args)).await,
+    }
+}
+
+async fn role(role: Role, globals: &Globals) -> Outcome {
+    Box::pin(roles::run(role, Target::load_for_role(globals)?)).await
+}

@@ -1,0 +1,350 @@
+//! The command line: what can be asked for, with an example for each command.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
+
+use crate::exit;
+
+/// Runs Claude jobs for many tenants, fairly and within the organisation's limits, on NATS JetStream.
+#[derive(Debug, Parser)]
+#[command(
+    name = "fairlane",
+    version,
+    arg_required_else_help = true,
+    after_help = exit::HELP,
+    after_long_help = LONG_HELP
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const LONG_HELP: &str = "\
+Try it on this machine, with a simulated Claude API:
+  fairlane demo
+Keep it running and send jobs from another terminal:
+  fairlane dev
+  fairlane submit jobs.jsonl --wait
+
+NATS is found in this order: --nats-url, FAIRLANE_NATS_URL, FAIRLANE__NATS__URL, the configuration file, a running
+`fairlane dev`, nats://127.0.0.1:4222.
+
+Exit codes:
+  0    success
+  1    the command failed, or a job did
+  2    wrong usage or configuration
+  3    no such job
+  5    NATS cannot be reached
+  130  interrupted";
+
+/// Options of every command.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Globals {
+    /// Configuration file [default: fairlane.toml in the working directory, if there is one]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        help_heading = "Global options"
+    )]
+    pub(crate) config: Option<PathBuf>,
+    /// NATS server, such as nats://127.0.0.1:4222 [env: FAIRLANE_NATS_URL]
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        help_heading = "Global options"
+    )]
+    pub(crate) nats_url: Option<String>,
+    /// Prefix of all names on NATS [default: fl]
+    #[arg(
+        long,
+        global = true,
+        value_name = "NS",
+        help_heading = "Global options"
+    )]
+    pub(crate) namespace: Option<String>,
+    /// Any key of the configuration, such as worker.slots=128 (repeatable)
+    #[arg(long, global = true, value_name = "KEY=VALUE", value_parser = key_value, help_heading = "Global options")]
+    pub(crate) set: Vec<(String, String)>,
+    /// Colours: also off when NO_COLOR is set or the output is not a terminal
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        help_heading = "Global options"
+    )]
+    pub(crate) color: ColorChoice,
+    /// End as soon as standard input does. For processes that belong to `fairlane dev`.
+    #[arg(long, global = true, hide = true)]
+    pub(crate) die_with_parent: bool,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => {
+            Ok((key.trim().to_owned(), value.to_owned()))
+        }
+        Some(_) | None => Err("give key=value, such as worker.slots=128".to_owned()),
+    }
+}
+
+/// How data is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+/// The output option of commands that print data.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Output {
+    /// How to write the result
+    #[arg(short = 'o', long = "output", value_enum, default_value_t)]
+    pub(crate) format: Format,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Take in submissions: check, measure, classify and queue them
+    ///
+    /// Stateless; run as many as you like.
+    #[command(after_help = "Example:\n  fairlane producer --set producer.http_addr=0.0.0.0:8080")]
+    Producer,
+    /// Decide what runs next
+    ///
+    /// Run two or more: one leads, the others take over when it dies.
+    #[command(after_help = "Example:\n  fairlane scheduler --set limits.preset=build")]
+    Scheduler,
+    /// Run jobs against the Claude API
+    ///
+    /// Stateless; add workers to run more jobs at once.
+    #[command(
+        after_help = "Example:\n  fairlane worker --set claude.api_key_file=/run/secrets/key --set worker.slots=128"
+    )]
+    Worker,
+    /// Simulate the Claude API: limits, latency, faults
+    #[command(
+        after_help = "Example:\n  fairlane sim --listen 127.0.0.1:9000 --preset scale --time-scale 10"
+    )]
+    Sim(SimArgs),
+    /// Create everything Fairlane keeps on NATS, and report what differs
+    ///
+    /// Nothing that exists is changed. The exit code is 1 if anything differs from what is wanted.
+    #[command(after_help = "Example:\n  fairlane init --nats-url nats://nats:4222")]
+    Init(Output),
+    /// Look at the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Run everything on this machine: NATS, a simulated Claude API, and all roles
+    #[command(after_help = DEV_HELP)]
+    Dev(DevArgs),
+    /// Send a file of jobs, one JSON object a line
+    #[command(after_help = SUBMIT_HELP)]
+    Submit(SubmitArgs),
+    /// Show where a job is
+    #[command(
+        after_help = "Examples:\n  fairlane status acme/wp-1\n  fairlane status wp-1 --tenant acme -o json"
+    )]
+    Status(JobArgs),
+    /// Print the answer of a job
+    ///
+    /// The text of the answer, or with -o json the whole message of the Claude API.
+    #[command(after_help = "Example:\n  fairlane result acme/wp-1")]
+    Result(JobArgs),
+    /// Run 800 jobs of four tenants, some of them broken, on this machine, and check the outcome
+    ///
+    /// Needs nothing but this program. Always uses the simulator, unless --live is given.
+    #[command(after_help = "Example:\n  fairlane demo")]
+    Demo(DemoArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print every key with its value and where the value comes from; secrets are masked
+    #[command(after_help = "Example:\n  FAIRLANE__WORKER__SLOTS=128 fairlane config show")]
+    Show(Output),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimArgs {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    pub(crate) listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) sim: fairlane_sim::SimConfig,
+}
+
+const DEV_HELP: &str = "\
+Uses the NATS server named by --nats-url or FAIRLANE_NATS_URL, or else starts one of its own (from NATS_SERVER, PATH, or
+fetched once). Uses the Claude API if ANTHROPIC_API_KEY is set, and the simulator otherwise. While it runs, `fairlane
+submit`, `status` and `result` find it without any flags.
+
+Examples:
+  fairlane dev
+  fairlane dev --data ./fairlane-data --logs
+  ANTHROPIC_API_KEY=... fairlane dev --workers 1";
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DevArgs {
+    /// Keep queues, results and logs in this directory [default: a temporary one]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Use the simulator even if ANTHROPIC_API_KEY is set
+    #[arg(long)]
+    pub(crate) sim: bool,
+    /// Limits of the simulator and of the schedulers
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    pub(crate) preset: fairlane_sim::config::Preset,
+    /// How many times faster than life the simulator answers (0 = at once)
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    pub(crate) time_scale: f64,
+    /// Number of producers
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) producers: u8,
+    /// Number of schedulers
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) schedulers: u8,
+    /// Number of workers
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) workers: u8,
+    /// Show all log lines here too
+    #[arg(long)]
+    pub(crate) logs: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Use the real Claude API (ANTHROPIC_API_KEY): about 800 calls, which cost money
+    #[arg(long)]
+    pub(crate) live: bool,
+    /// Show all log lines here too
+    #[arg(long)]
+    pub(crate) logs: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+const SUBMIT_HELP: &str = "\
+A line is a job: {\"id\": ..., \"tenant\": ..., \"origin\": \"user_action\" | \"scheduled\" | \"batch_job\", \"kind\": ...,
+\"request\": {a Messages API body}}. Lines are sent as they are; a line that cannot be sent, or is refused, never stops
+the others. The same file may be sent again: an id that has been answered is not answered twice.
+
+Examples:
+  fairlane submit jobs.jsonl --wait
+  generate-jobs | fairlane submit - --tenant acme
+  fairlane submit jobs.jsonl --wait --timeout 600 --failures failed.jsonl -o json";
+
+#[derive(Debug, Args)]
+pub(crate) struct SubmitArgs {
+    /// File of jobs, or - for standard input
+    #[arg(value_name = "FILE.jsonl")]
+    pub(crate) file: PathBuf,
+    /// Tenant of lines that name none
+    #[arg(long, value_name = "TENANT", value_parser = tenant)]
+    pub(crate) tenant: Option<fairlane_core::TenantId>,
+    /// Stay until every job has ended, then report (keeps about 200 bytes a job in memory)
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Stop waiting after this many seconds
+    #[arg(long, value_name = "SECONDS", requires = "wait")]
+    pub(crate) timeout: Option<u64>,
+    /// Write all failures to this file, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) failures: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    /// The job: its id, or TENANT/ID
+    #[arg(value_name = "JOB")]
+    pub(crate) job: String,
+    /// The tenant, if several have a job of this id
+    #[arg(long, value_name = "TENANT", value_parser = tenant)]
+    pub(crate) tenant: Option<fairlane_core::TenantId>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+fn tenant(text: &str) -> Result<fairlane_core::TenantId, String> {
+    fairlane_core::TenantId::parse(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn both_helps_tell_the_same_exit_codes() {
+        assert!(LONG_HELP.ends_with(exit::HELP));
+    }
+
+    #[test]
+    fn every_command_shows_an_example() {
+        fn check(command: &clap::Command) {
+            let mut inner = command.get_subcommands().peekable();
+            if inner.peek().is_none() {
+                let help = command.get_after_help().map(ToString::to_string);
+                let name = command.get_name();
+                assert!(help.is_some_and(|help| help.contains("Example")), "{name}");
+            }
+            inner.for_each(check);
+        }
+        check(&Cli::command());
+    }
+
+    #[test]
+    fn global_options_may_stand_after_the_command() {
+        let cli = Cli::try_parse_from([
+            "fairlane",
+            "init",
+            "--nats-url",
+            "nats://n:1",
+            "--set",
+            "worker.slots=3",
+            "--set=claude.base_url=http://a/?b=c",
+        ])
+        .unwrap();
+        assert_eq!(cli.globals.nats_url.as_deref(), Some("nats://n:1"));
+        assert_eq!(
+            cli.globals.set,
+            [
+                ("worker.slots".to_owned(), "3".to_owned()),
+                ("claude.base_url".to_owned(), "http://a/?b=c".to_owned())
+            ]
+        );
+    }
+
+    #[test]
+    fn wrong_usage_ends_with_code_2() {
+        for line in [
+            &["fairlane", "submit"][..],
+            &["fairlane", "no-such-command"],
+            &["fairlane", "init", "--set", "worker.slots"],
+            &["fairlane", "submit", "-", "--tenant", "../x"],
+            &["fairlane", "submit", "-", "--timeout", "5"],
+            &["fairlane", "status", "j", "-o", "yaml"],
+            &["fairlane", "dev", "--workers", "0"],
+        ] {
+            let error = Cli::try_parse_from(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line:?}");
+        }
+    }
+}

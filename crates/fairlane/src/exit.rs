@@ -1,0 +1,115 @@
+//! Exit codes, and errors that know theirs.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// How the program ends. The numbers are documented in `--help` and do not change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Everything went as asked.
+    Ok,
+    /// The command failed, or some jobs did.
+    Failed,
+    /// The command line or the configuration is wrong.
+    Usage,
+    /// There is no such job.
+    NotFound,
+    /// NATS cannot be reached.
+    Unreachable,
+    /// Ended by Ctrl-C or SIGTERM before the work was done.
+    Interrupted,
+}
+
+/// The table at the end of `--help`.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0    success
+  1    the command failed, or a job did
+  2    wrong usage or configuration
+  3    no such job
+  5    NATS cannot be reached
+  130  interrupted";
+
+impl Exit {
+    /// The number the shell sees.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::NotFound => 3,
+            Self::Unreachable => 5,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.code())
+    }
+}
+
+/// What a command gives back.
+pub(crate) type Outcome = Result<Exit, Stop>;
+
+/// The end of a command before its time: an exit code, and what to tell (nothing, if the reader of our output has
+/// gone away).
+#[derive(Debug)]
+pub(crate) struct Stop {
+    pub(crate) exit: Exit,
+    pub(crate) error: Option<anyhow::Error>,
+}
+
+impl Stop {
+    pub(crate) fn new(exit: Exit, error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            exit,
+            error: Some(error.into()),
+        }
+    }
+
+    /// A plain message.
+    pub(crate) fn saying(exit: Exit, text: impl fmt::Display) -> Self {
+        Self::new(exit, anyhow::anyhow!("{text}"))
+    }
+
+    /// Nobody reads on: end without a word.
+    pub(crate) fn quietly() -> Self {
+        Self {
+            exit: Exit::Ok,
+            error: None,
+        }
+    }
+}
+
+/// Whatever is not told apart is a plain failure.
+impl From<anyhow::Error> for Stop {
+    fn from(error: anyhow::Error) -> Self {
+        Self::new(Exit::Failed, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_lists_every_code() {
+        for exit in [
+            Exit::Ok,
+            Exit::Failed,
+            Exit::Usage,
+            Exit::NotFound,
+            Exit::Unreachable,
+            Exit::Interrupted,
+        ] {
+            let start = format!("  {} ", exit.code());
+            assert!(
+                HELP.lines().any(|line| line.starts_with(&start)),
+                "{exit:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The roles: start the frame, connect, make sure of the objects, run.
+
+use fairlane_nats::{Nats, objects};
+use fairlane_runtime::config::Settings;
+use fairlane_runtime::{Frame, FrameOptions};
+
+use crate::exit::{Exit, Outcome, Stop};
+use crate::target::Target;
+
+/// What a process does for the fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Producer,
+    Scheduler,
+    Worker,
+}
+
+impl Role {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Producer => "producer",
+            Self::Scheduler => "scheduler",
+            Self::Worker => "worker",
+        }
+    }
+
+    fn frame(self, settings: &Settings) -> FrameOptions {
+        match self {
+            Self::Producer => FrameOptions::producer(settings),
+            Self::Scheduler => FrameOptions::scheduler(settings),
+            Self::Worker => FrameOptions::worker(settings),
+        }
+    }
+
+    async fn serve(self, settings: Settings, nats: Nats, frame: Frame) -> anyhow::Result<()> {
+        match self {
+            Self::Producer => Box::pin(fairlane_producer::run(settings, nats, frame)).await,
+            Self::Scheduler => Box::pin(fairlane_scheduler::run(settings, nats, frame)).await,
+            Self::Worker => Box::pin(fairlane_worker::run(settings, nats, frame)).await,
+        }
+    }
+}
+
+/// Runs a role until it is told to stop.
+pub(crate) async fn run(role: Role, target: Target) -> Outcome {
+    let frame = Frame::start(role.frame(target.settings()))
+        .await
+        .map_err(|error| Stop::new(Exit::Failed, error))?;
+    for warning in &target.loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let draining = frame.shutdown.draining().clone();
+    let nats = tokio::select! {
+        nats = prepare(role, &target) => nats?,
+        () = draining.cancelled() => return Ok(Exit::Ok),
+    };
+    let Target { loaded, .. } = target;
+    role.serve(loaded.settings, nats, frame).await?;
+    Ok(Exit::Ok)
+}
+
+/// A connection to a NATS that has everything Fairlane needs.
+async fn prepare(role: Role, target: &Target) -> Result<Nats, Stop> {
+    let nats = fairlane_nats::connect(&target.nats_options(role.name()))
+        .await
+        .map_err(|error| target.unreachable(error))?;
+    let report = objects::ensure(&nats, &target.object_options())
+        .await
+        .map_err(|error| Stop::new(Exit::Failed, error))?;
+    for name in &report.created {
+        tracing::info!(object = %name, "created");
+    }
+    for difference in &report.differences {
+        tracing::warn!(%difference, "an object on NATS is not as wanted");
+    }
+    if report.is_broken() {
+        return Err(Stop::saying(
+            Exit::Failed,
+            format!(
+                "objects on NATS are not as Fairlane needs them; change or remove them, see `fairlane init`:\n{report}"
+            ),
+        ));
+    }
+    Ok(nats)
+}

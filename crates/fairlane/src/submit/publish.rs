@@ -1,0 +1,177 @@
+//! Publishing lines: in the order of the file, many under way at once, each until it is stored.
+//!
+//! A publish whose ack was lost is repeated under the same message id, which the stream stores once.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use fairlane_core::JobId;
+use fairlane_nats::{HeaderMap, Jobs, Nats, Payloads, PendingWrite, Stored, WriteError};
+use fairlane_wire::header;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use uuid::Uuid;
+
+use super::LINE_BYTES_MAX;
+use super::address::Parcel;
+
+/// Publishes under way at once, and the bytes they may hold.
+const IN_FLIGHT_MAX: usize = 256;
+const IN_FLIGHT_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Room in a message for headers, ours and those the producer adds when it passes the body on.
+const HEADERS_BYTES_MAX: usize = 8 * 1024;
+/// Tries before giving up, and the pause before the second one; it doubles.
+const TRIES_MAX: u32 = 5;
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+
+/// A new id for a job, ordered by time.
+pub(crate) fn new_job_id() -> JobId {
+    JobId::parse(&format!("job-{}", Uuid::now_v7()))
+        .expect("a UUID is hexadecimal digits and dashes")
+}
+
+/// What became of a line.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) parcel: Parcel,
+    pub(crate) outcome: Result<Stored, WriteError>,
+}
+
+/// Whether a failure concerns this line only, or the way to NATS.
+pub(crate) fn is_of_the_line(error: &WriteError) -> bool {
+    match error {
+        WriteError::TooLarge { .. } | WriteError::Refused { .. } | WriteError::Conflict { .. } => {
+            true
+        }
+        WriteError::Unknown { .. }
+        | WriteError::Busy { .. }
+        | WriteError::Unavailable { .. }
+        | WriteError::SubjectFull { .. }
+        | WriteError::StreamFull { .. } => false,
+    }
+}
+
+/// Publishes parcels.
+pub(crate) struct Publisher {
+    nats: Nats,
+    jobs: Jobs,
+    payloads: Payloads,
+    inline_bytes_max: usize,
+    in_flight: FuturesUnordered<BoxFuture<'static, Sent>>,
+    bytes: usize,
+}
+
+impl Publisher {
+    pub(crate) fn new(nats: &Nats) -> Self {
+        let max_payload = nats.client.server_info().max_payload;
+        Self {
+            jobs: nats.jobs(),
+            payloads: nats.payloads(),
+            inline_bytes_max: max_payload.saturating_sub(HEADERS_BYTES_MAX),
+            nats: nats.clone(),
+            in_flight: FuturesUnordered::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Whether another parcel may be sent now.
+    pub(crate) fn has_room(&self) -> bool {
+        self.in_flight.len() < IN_FLIGHT_MAX && self.bytes < IN_FLIGHT_BYTES_MAX
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// The next line that was stored or given up, None if none is under way. Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self) -> Option<Sent> {
+        let sent = self.in_flight.next().await?;
+        self.bytes = self.bytes.saturating_sub(sent.parcel.body.len());
+        Some(sent)
+    }
+
+    /// Sends a parcel; [`Publisher::next`] tells what became of it.
+    ///
+    /// # Errors
+    /// The store of large bodies cannot be used.
+    pub(crate) async fn send(&mut self, parcel: Parcel) -> anyhow::Result<()> {
+        let message = self.message(&parcel).await?;
+        // Sent here rather than in the background, so that lines keep their order.
+        let first = message.send(&self.jobs).await;
+        self.bytes += parcel.body.len();
+        let jobs = self.jobs.clone();
+        self.in_flight.push(Box::pin(async move {
+            let outcome = message.see_through(&jobs, first).await;
+            Sent { parcel, outcome }
+        }));
+        Ok(())
+    }
+
+    async fn message(&self, parcel: &Parcel) -> anyhow::Result<Message> {
+        let id = Uuid::now_v7();
+        let mut headers = HeaderMap::new();
+        headers.insert(header::LINE, parcel.line.to_string());
+        if parcel.is_named_by_us {
+            headers.insert(header::JOB, parcel.job.as_str());
+        }
+        let mut payload = parcel.body.clone();
+        if payload.len() > self.inline_bytes_max {
+            let name = format!("{}.{id}", parcel.tenant);
+            self.payloads
+                .put(&name, &payload, LINE_BYTES_MAX)
+                .await
+                .with_context(|| format!("line {}: cannot store its body", parcel.line))?;
+            headers.insert(header::CLAIM, name);
+            payload = Bytes::new();
+        }
+        Ok(Message {
+            subject: self.nats.names.submit_subject(&parcel.tenant),
+            id: format!("submit-{id}"),
+            headers,
+            payload,
+        })
+    }
+}
+
+struct Message {
+    subject: String,
+    id: String,
+    headers: HeaderMap,
+    payload: Bytes,
+}
+
+impl Message {
+    async fn send(&self, jobs: &Jobs) -> Result<PendingWrite, WriteError> {
+        let (headers, payload) = (self.headers.clone(), self.payload.clone());
+        jobs.send(&self.subject, Some(&self.id), headers, payload)
+            .await
+    }
+
+    /// Waits for the ack and repeats what may pass.
+    async fn see_through(
+        &self,
+        jobs: &Jobs,
+        first: Result<PendingWrite, WriteError>,
+    ) -> Result<Stored, WriteError> {
+        let mut sent = first;
+        let mut pause = PAUSE_MIN;
+        for attempt in 1.. {
+            let outcome = match sent {
+                Ok(pending) => pending.wait().await,
+                Err(error) => Err(error),
+            };
+            match outcome {
+                Err(error) if attempt < TRIES_MAX && !is_of_the_line(&error) => {
+                    tracing::debug!(%error, attempt, "publishing again");
+                }
+                Ok(_) | Err(_) => return outcome,
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+            sent = self.send(jobs).await;
+        }
+        unreachable!("the last attempt returns")
+    }
+}
