@@ -32,21 +32,37 @@ const PARALLEL: usize = 256;
 #[tokio::main]
 async fn main() {
     // cargo passes `--bench`; a number is the number of jobs.
-    let jobs = std::env::args().find_map(|argument| argument.parse().ok()).unwrap_or(10_000);
+    let jobs = std::env::args()
+        .find_map(|argument| argument.parse().ok())
+        .unwrap_or(10_000);
     let setup = || Setup {
         workers: 2,
         schedulers: 2,
-        settings: vec![("worker.slots", "128".to_owned()), ("telemetry.log", "warn".to_owned())],
+        settings: vec![
+            ("worker.slots", "128".to_owned()),
+            ("telemetry.log", "warn".to_owned()),
+        ],
         ..Setup::default()
     };
 
     let fleet = Fleet::start(PROGRAM, setup()).await;
     latency(&fleet).await;
     let fairlane = throughput(&fleet, jobs).await;
-    println!("fairlane     {fairlane:>8.0} jobs/s  ({jobs} jobs, {TENANTS} tenants, 2 workers x 128 slots)");
+    println!(
+        "fairlane     {fairlane:>8.0} jobs/s  ({jobs} jobs, {TENANTS} tenants, 2 workers x 128 slots)"
+    );
     drop(fleet);
 
-    let bare = Fleet::start(PROGRAM, Setup { producers: 0, schedulers: 0, workers: 0, ..setup() }).await;
+    let bare = Fleet::start(
+        PROGRAM,
+        Setup {
+            producers: 0,
+            schedulers: 0,
+            workers: 0,
+            ..setup()
+        },
+    )
+    .await;
     let loop_rate = bare_loop(&bare, jobs).await;
     println!("bare loop    {loop_rate:>8.0} jobs/s  ({PARALLEL} at a time)");
     println!("ratio        {:>8.2}", fairlane / loop_rate);
@@ -56,11 +72,16 @@ async fn latency(fleet: &Fleet) {
     let mut micros = Vec::new();
     for number in 0..LATENCY_JOBS {
         let id = format!("lat-{number}");
-        fleet.publish("bench", job(&id, &format!("tags {number}"))).await;
+        fleet
+            .publish("bench", job(&id, &format!("tags {number}")))
+            .await;
         let acknowledged = now_micros();
         let call = loop {
             let log = fleet.sim.log_since(number as u64);
-            if let Some(call) = log.into_iter().find(|call| call.job.as_deref() == Some(&id)) {
+            if let Some(call) = log
+                .into_iter()
+                .find(|call| call.job.as_deref() == Some(&id))
+            {
                 break call;
             }
             tokio::time::sleep(Duration::from_micros(200)).await;
@@ -73,12 +94,16 @@ async fn latency(fleet: &Fleet) {
     let ms = |micros: i64| std::time::Duration::from_micros(micros.max(0).unsigned_abs());
     println!(
         "idle latency, submit acknowledged -> request upstream: p50 {:?}  p90 {:?}  p99 {:?}  ({LATENCY_JOBS} jobs)",
-        ms(at(50)), ms(at(90)), ms(at(99)),
+        ms(at(50)),
+        ms(at(90)),
+        ms(at(99)),
     );
 }
 
 fn now_micros() -> i64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)
 }
 
@@ -88,11 +113,16 @@ async fn throughput(fleet: &Fleet, jobs: usize) -> f64 {
     stream::iter(0..jobs)
         .for_each_concurrent(PARALLEL, |number| async move {
             let tenant = format!("tenant-{}", number % TENANTS);
-            fleet.publish(&tenant, job(&format!("job-{number}"), "tags")).await;
+            fleet
+                .publish(&tenant, job(&format!("job-{number}"), "tags"))
+                .await;
         })
         .await;
     while fleet.sim.stats().totals.calls < before + jobs as u64 {
-        assert!(began.elapsed() < Duration::from_secs(300), "the fleet does not get on");
+        assert!(
+            began.elapsed() < Duration::from_secs(300),
+            "the fleet does not get on"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     fleet.settled().await;
@@ -107,29 +137,38 @@ async fn bare_loop(fleet: &Fleet, jobs: usize) -> f64 {
         ..Options::default()
     });
     let claude = claude.expect("a client");
-    let puller = fleet.client().jetstream.get_consumer_from_stream::<async_nats::jetstream::consumer::pull::Config, _, _>(
-        fleet.client().names.producer_consumer(),
-        fleet.client().names.submit_stream(),
-    );
+    let puller = fleet
+        .client()
+        .jetstream
+        .get_consumer_from_stream::<async_nats::jetstream::consumer::pull::Config, _, _>(
+            fleet.client().names.producer_consumer(),
+            fleet.client().names.submit_stream(),
+        );
     let consumer = puller.await.expect("the producer's consumer");
     let submissions = consumer.messages().await.expect("messages");
     let began = Instant::now();
     let submitting = stream::iter(0..jobs).for_each_concurrent(PARALLEL, |number| async move {
         let tenant = format!("tenant-{}", number % TENANTS);
-        fleet.publish(&tenant, job(&format!("job-{number}"), "tags")).await;
+        fleet
+            .publish(&tenant, job(&format!("job-{number}"), "tags"))
+            .await;
     });
-    let running = submissions.take(jobs).for_each_concurrent(PARALLEL, |message| {
-        let claude = claude.clone();
-        let nats = fleet.client().clone();
-        async move { bare_job(&nats, &claude, message.expect("a submission")).await }
-    });
+    let running = submissions
+        .take(jobs)
+        .for_each_concurrent(PARALLEL, |message| {
+            let claude = claude.clone();
+            let nats = fleet.client().clone();
+            async move { bare_job(&nats, &claude, message.expect("a submission")).await }
+        });
     tokio::join!(submitting, running);
     jobs as f64 / began.elapsed().as_secs_f64()
 }
 
 async fn bare_job(nats: &Nats, claude: &Client, submission: async_nats::jetstream::Message) {
     let names = &nats.names;
-    let tenant = names.submit_tenant(&submission.subject).expect("a submit subject");
+    let tenant = names
+        .submit_tenant(&submission.subject)
+        .expect("a submit subject");
     let tenant = TenantId::parse(tenant).expect("a tenant");
     let body: serde_json::Value = serde_json::from_slice(&submission.payload).expect("JSON");
     let job = JobId::parse(body["id"].as_str().expect("an id")).expect("a job id");
@@ -139,21 +178,32 @@ async fn bare_job(nats: &Nats, claude: &Client, submission: async_nats::jetstrea
     // The producer's part.
     let key = format!("{tenant}.{}", key_hash(job.as_str()));
     let idem = nats.bucket(&names.idem_bucket());
-    idem.put_if(&key, Bytes::from_static(b"{}"), Revision::ABSENT, None).await.expect("key");
+    idem.put_if(&key, Bytes::from_static(b"{}"), Revision::ABSENT, None)
+        .await
+        .expect("key");
     let subject = names.job_subject(Priority::Critical, &tenant);
     let id = format!("{tenant}:{job}");
-    let stored = nats.jobs().publish(&subject, Some(&id), none(), submission.payload.clone()).await;
+    let stored = nats
+        .jobs()
+        .publish(&subject, Some(&id), none(), submission.payload.clone())
+        .await;
     let seq = stored.expect("job").seq;
     let records = Records::new(nats, Duration::from_secs(60));
     let mut record = JobRecord::new(tenant.clone(), job.clone(), Phase::Queued, 0);
-    let revision = records.save(&record, Revision::ABSENT).await.expect("record");
+    let revision = records
+        .save(&record, Revision::ABSENT)
+        .await
+        .expect("record");
     submission.ack().await.expect("ack");
 
     // The leader's part.
     let credits = nats.bucket(&names.credits_bucket());
     let lease = Namespace::lease_key(JobSeq(seq));
     let value = Bytes::from(vec![b'x'; 300]);
-    let granted = credits.put_if(&lease, value.clone(), Revision::ABSENT, ttl).await.expect("credit");
+    let granted = credits
+        .put_if(&lease, value.clone(), Revision::ABSENT, ttl)
+        .await
+        .expect("credit");
 
     // The worker's part.
     let (started, message, slot) = tokio::join!(
@@ -166,21 +216,32 @@ async fn bare_job(nats: &Nats, claude: &Client, submission: async_nats::jetstrea
     slot.expect("record");
     let request = CallRequest::from_json(&body["request"]).expect("a request");
     let key = ApiKey::parse("sk-bench").expect("a key");
-    let report = claude.call(&key, request, |_| (), std::future::pending()).await;
+    let report = claude
+        .call(&key, request, |_| (), std::future::pending())
+        .await;
     record.phase = Phase::Done;
     record.result = report.message;
     let ledger = names.ledger_subject(&tenant);
     let booking = Bytes::from(vec![b'x'; 400]);
     let id = format!("ledger-{tenant}:{seq}:1");
-    let (saved, booked) = tokio::join!(
-        records.save(&record, revision),
-        async { nats.jobs().publish(&ledger, Some(&id), none(), booking).await },
-    );
+    let (saved, booked) = tokio::join!(records.save(&record, revision), async {
+        nats.jobs()
+            .publish(&ledger, Some(&id), none(), booking)
+            .await
+    },);
     saved.expect("saved");
     booked.expect("booked");
-    nats.jobs().delete(&names.jobs_stream(), seq).await.expect("deleted");
+    nats.jobs()
+        .delete(&names.jobs_stream(), seq)
+        .await
+        .expect("deleted");
     let released = credits
-        .tombstone_if(&lease, started.expect("lease"), Bytes::from(vec![b'x'; 500]), Duration::from_secs(60))
+        .tombstone_if(
+            &lease,
+            started.expect("lease"),
+            Bytes::from(vec![b'x'; 500]),
+            Duration::from_secs(60),
+        )
         .await;
     released.expect("released");
 }

@@ -36,7 +36,10 @@ impl Books {
             ..Self::default()
         };
         for item in all(nats, &format!("KV_{}", names.status_bucket())).await? {
-            let phase = item.headers.get(header::PHASE).context("a record without a phase")?;
+            let phase = item
+                .headers
+                .get(header::PHASE)
+                .context("a record without a phase")?;
             let phase = Phase::parse(phase.as_str()).context("an unknown phase")?;
             *books.records.entry(phase.as_str()).or_default() += 1;
         }

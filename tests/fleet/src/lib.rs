@@ -115,7 +115,10 @@ impl Fleet {
         ];
         settings.extend(self.settings.iter().cloned());
         let name = |key: &str| format!("FAIRLANE__{}", key.replace('.', "__").to_uppercase());
-        settings.into_iter().map(|(key, value)| (name(key), value)).collect()
+        settings
+            .into_iter()
+            .map(|(key, value)| (name(key), value))
+            .collect()
     }
 
     /// The connection of the test itself.
@@ -137,7 +140,9 @@ impl Fleet {
     pub async fn publish(&self, tenant: &str, body: impl Into<bytes::Bytes>) {
         let subject = format!("fl.submit.{tenant}");
         let jetstream = &self.client().jetstream;
-        let ack = jetstream.publish_with_headers(subject, HeaderMap::new(), body.into()).await;
+        let ack = jetstream
+            .publish_with_headers(subject, HeaderMap::new(), body.into())
+            .await;
         ack.expect("sent").await.expect("stored");
     }
 
@@ -149,7 +154,11 @@ impl Fleet {
         let records = Records::new(self.client(), Duration::from_secs(60));
         let tenant = TenantId::parse(tenant).expect("a tenant");
         let job = JobId::parse(job).expect("a job id");
-        records.get(&tenant, &job).await.expect("records can be read").record
+        records
+            .get(&tenant, &job)
+            .await
+            .expect("records can be read")
+            .record
     }
 
     /// Waits until the job is in this phase.
@@ -157,12 +166,16 @@ impl Fleet {
     /// # Panics
     /// After [`PATIENCE`].
     pub async fn phase(&self, tenant: &str, job: &str, wanted: Phase) -> JobRecord {
-        eventually(PATIENCE, &format!("{tenant}/{job} to be {}", wanted.as_str()), || async {
-            match self.record(tenant, job).await {
-                Some(record) if record.phase == wanted => Ok(record),
-                other => Err(format!("{other:?}")),
-            }
-        })
+        eventually(
+            PATIENCE,
+            &format!("{tenant}/{job} to be {}", wanted.as_str()),
+            || async {
+                match self.record(tenant, job).await {
+                    Some(record) if record.phase == wanted => Ok(record),
+                    other => Err(format!("{other:?}")),
+                }
+            },
+        )
         .await
     }
 
@@ -174,7 +187,10 @@ impl Fleet {
         let nats = self.client();
         let bucket = nats.bucket(&nats.names.control_bucket());
         eventually(PATIENCE, "a leader", || async {
-            let entry = bucket.get(nats.names.leader_key()).await.map_err(|e| e.to_string())?;
+            let entry = bucket
+                .get(nats.names.leader_key())
+                .await
+                .map_err(|e| e.to_string())?;
             let entry = entry.ok_or("nobody leads")?;
             let value = entry.value().ok_or("the lease is free")?;
             let leader: fairlane_wire::lease::Leader =
@@ -192,7 +208,10 @@ impl Fleet {
         let (holder, _) = self.leader().await;
         eventually(PATIENCE, "the leader's process", || async {
             let leads = |process: &Process| process.log().contains(&holder);
-            self.schedulers.iter().position(leads).ok_or("nobody says so")
+            self.schedulers
+                .iter()
+                .position(leads)
+                .ok_or("nobody says so")
         })
         .await
     }
@@ -203,8 +222,14 @@ impl Fleet {
     /// After [`PATIENCE`].
     pub async fn settled(&self) -> Books {
         eventually(PATIENCE, "all jobs to be settled", || async {
-            let books = Books::read(self.client()).await.map_err(|error| format!("{error:#}"))?;
-            if books.is_settled() { Ok(books) } else { Err(format!("{books:?}")) }
+            let books = Books::read(self.client())
+                .await
+                .map_err(|error| format!("{error:#}"))?;
+            if books.is_settled() {
+                Ok(books)
+            } else {
+                Err(format!("{books:?}"))
+            }
         })
         .await
     }

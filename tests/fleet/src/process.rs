@@ -1,5 +1,7 @@
 //! One process of the fleet.
 
+#![allow(clippy::print_stdout, reason = "a failed test shows the logs")]
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -72,7 +74,11 @@ impl Process {
     pub async fn end(&mut self) -> ExitStatus {
         let child = std::cell::RefCell::new(&mut self.child);
         eventually(PATIENCE, "a process to end", || async {
-            child.borrow_mut().try_wait().map_err(|e| e.to_string())?.ok_or("still running".to_owned())
+            child
+                .borrow_mut()
+                .try_wait()
+                .map_err(|e| e.to_string())?
+                .ok_or("still running".to_owned())
         })
         .await
     }
@@ -98,9 +104,13 @@ pub(crate) async fn run(
     environment: &[(String, String)],
 ) -> Output {
     let command = command(program, arguments, environment);
-    let output = tokio::process::Command::from(command).kill_on_drop(true).output();
+    let output = tokio::process::Command::from(command)
+        .kill_on_drop(true)
+        .output();
     let output = tokio::time::timeout(PATIENCE * 2, output).await;
-    output.expect("the command ends").expect("the program starts")
+    output
+        .expect("the command ends")
+        .expect("the program starts")
 }
 
 fn command(program: &Path, arguments: &[&str], environment: &[(String, String)]) -> Command {
