@@ -195,7 +195,8 @@ impl Bucket {
         }
     }
 
-    /// Gives `key` back: replaces `expected` by a tombstone with `body`, kept for `ttl`.
+    /// Gives `key` back: replaces `expected` by a tombstone with `body`, kept for `ttl`. After that
+    /// nothing is left, and the revision to expect is [`Revision::ABSENT`] again.
     ///
     /// # Errors
     /// As [`Bucket::put_if`].
@@ -223,6 +224,9 @@ impl Bucket {
     ) -> Result<PendingWrite, WriteError> {
         let mut headers = publish::conditional(expected.0, Some(ttl));
         headers.insert(header::KV_OPERATION, "DEL");
+        // Without this the server takes the tombstone for a value and writes a marker when its TTL
+        // ends: one more message for every job.
+        headers.insert(header::MARKER_REASON, "Remove");
         publish::send(&self.nats, self.subject(key), headers, body).await
     }
 
@@ -292,11 +296,11 @@ pub(crate) fn content(headers: Option<&HeaderMap>, payload: Bytes) -> Content {
             .and_then(|headers| headers.get(name))
             .map(|value| value.as_str())
     };
-    match (find(header::MARKER_REASON), find(header::KV_OPERATION)) {
-        (Some("MaxAge"), _) => Content::Expired,
-        (Some(_), _) => Content::Deleted(Bytes::new()),
-        (None, Some("DEL" | "PURGE")) => Content::Deleted(payload),
-        (None, Some(_) | None) => Content::Live(payload),
+    match (find(header::KV_OPERATION), find(header::MARKER_REASON)) {
+        (Some("DEL" | "PURGE"), _) => Content::Deleted(payload),
+        (_, Some("MaxAge")) => Content::Expired,
+        (_, Some(_)) => Content::Deleted(Bytes::new()),
+        (_, None) => Content::Live(payload),
     }
 }
 
@@ -327,6 +331,8 @@ mod tests {
             Content::Deleted(body.clone())
         );
         assert_eq!(of(&[("Nats-Marker-Reason", "MaxAge")]), Content::Expired);
+        let ours = [("KV-Operation", "DEL"), ("Nats-Marker-Reason", "Remove")];
+        assert_eq!(of(&ours), Content::Deleted(body.clone()));
         assert_eq!(
             of(&[("Nats-Marker-Reason", "Purge")]),
             Content::Deleted(Bytes::new())

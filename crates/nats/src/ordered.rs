@@ -8,8 +8,10 @@
 use std::time::Duration;
 
 use async_nats::Message;
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::api;
 use crate::client::Nats;
@@ -20,6 +22,9 @@ const INACTIVE_NS: u64 = 60_000_000_000;
 /// Pause before the second attempt to open; doubles up to the maximum.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
+/// How long the first attempt waits for answers; doubles up to the maximum.
+const PATIENCE_MIN: Duration = Duration::from_secs(1);
+const PATIENCE_MAX: Duration = Duration::from_secs(30);
 /// Failed attempts before the log calls it a warning.
 const QUIET_ATTEMPTS: u32 = 3;
 
@@ -110,22 +115,22 @@ impl Reader {
         }
     }
 
-    /// Deletes the consumer. Best effort: the server forgets it after a while anyway.
+    /// Deletes the consumer. Nobody waits for the answer: a server on its way down would not give
+    /// one, and it forgets the consumer by itself after a while.
     pub(crate) async fn close(&mut self) {
         let Some(session) = self.session.take() else {
             return;
         };
-        if !self.nats.is_connected() {
-            return;
-        }
-        let call = format!(
-            "CONSUMER.DELETE.{}.{}",
-            self.source.stream, session.consumer
-        );
-        match api::call::<Value>(&self.nats, &call, &Value::Null, None).await {
-            Ok(_) => {}
-            Err(error) if error.code() == Some(api::code::CONSUMER_NOT_FOUND) => {}
-            Err(error) => tracing::debug!(%error, "cannot delete a reader's consumer"),
+        let stream = &self.source.stream;
+        let call = format!("$JS.API.CONSUMER.DELETE.{stream}.{}", session.consumer);
+        let nobody = self.nats.client.new_inbox();
+        let sent = self
+            .nats
+            .client
+            .publish_with_reply(call, nobody, Bytes::new())
+            .await;
+        if let Err(error) = sent {
+            tracing::debug!(%error, "cannot delete a reader's consumer");
         }
     }
 
@@ -164,9 +169,19 @@ impl Reader {
     }
 
     async fn open_until_it_works(&mut self, start: Start) -> Step {
+        let mut connections = self.nats.connections();
         let mut delay = RETRY_DELAY_MIN;
+        let mut patience = PATIENCE_MIN;
         for attempt in 1_u32.. {
-            match self.open(start).await {
+            connections.mark_unchanged();
+            let opened = tokio::select! {
+                opened = timeout(patience, self.open(start)) => {
+                    opened.unwrap_or_else(|_| Err(format!("no answer within {patience:?}")))
+                }
+                // What was asked on the old connection may never be answered.
+                Ok(()) = connections.changed() => continue,
+            };
+            match opened {
                 Ok(step) => return step,
                 Err(reason) if attempt <= QUIET_ATTEMPTS => {
                     tracing::debug!(stream = %self.source.stream, %reason, "cannot read yet");
@@ -177,6 +192,7 @@ impl Reader {
             }
             tokio::time::sleep(delay.mul_f64(rand::random_range(0.5..1.0))).await;
             delay = (delay * 2).min(RETRY_DELAY_MAX);
+            patience = (patience * 2).min(PATIENCE_MAX);
         }
         Step::Lost
     }

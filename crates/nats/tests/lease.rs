@@ -195,6 +195,28 @@ async fn a_tombstone_keeps_its_body_for_a_while() {
 }
 
 #[tokio::test]
+async fn a_tombstone_goes_without_a_trace() {
+    let (_test, bucket) = credits().await;
+    let first = bucket.create("7", "me".into(), TTL).await.unwrap();
+    bucket
+        .tombstone_if("7", first, "".into(), Duration::from_secs(1))
+        .await
+        .unwrap();
+    eventually(LIMIT, "the tombstone to go", || async {
+        match bucket.get("7").await.unwrap() {
+            Some(entry) if entry.content == Content::Deleted("".into()) => Err("it is there"),
+            None => Ok(()),
+            other => panic!("it left something behind: {other:?}"),
+        }
+    })
+    .await;
+    bucket
+        .put_if("7", "you".into(), Revision::ABSENT, TTL)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
 async fn half_a_second_is_rounded_up_to_what_the_server_can_count() {
     let (test, bucket) = credits().await;
     bucket
@@ -297,6 +319,15 @@ async fn without_an_answer_nobody_claims_to_know() {
     let pid = i32::try_from(test.server.pid().unwrap()).unwrap();
     let pid = nix::unistd::Pid::from_raw(pid);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    eventually(LIMIT, "the server to stand still", || async {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        if status.contains("State:\tT") {
+            Ok(())
+        } else {
+            Err(status)
+        }
+    })
+    .await;
 
     let result = hasty.put_if("7", "me".into(), Revision::ABSENT, TTL).await;
     assert!(

@@ -304,3 +304,19 @@ async fn a_consumer_deleted_by_somebody_else_is_replaced() {
     assert_eq!(next(&mut watch).await, Event::Stale);
     assert_eq!(change(&mut watch).await.key, "1");
 }
+
+/// A server that stands still without closing its connections, as behind a broken network.
+#[tokio::test]
+async fn silence_is_noticed_and_overcome() {
+    let test = TestNats::start().await;
+    let bucket = test.nats.bucket("fl_credits");
+    let mut watch = bucket.watch();
+    assert_eq!(next(&mut watch).await, Event::Current);
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(test.server.pid().unwrap()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    assert_eq!(next(&mut watch).await, Event::Stale);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
+    assert_eq!(next(&mut watch).await, Event::Current);
+    put(&bucket, "1", "a").await;
+    assert_eq!(change(&mut watch).await.key, "1");
+}
