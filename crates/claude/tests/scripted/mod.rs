@@ -108,6 +108,7 @@ impl Server {
 }
 
 async fn serve(mut stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
+    stream.set_nodelay(true)?;
     loop {
         let seen = read_request(&mut stream).await?;
         let script = {
