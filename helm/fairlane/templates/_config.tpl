@@ -1,0 +1,64 @@
+{{/* The configuration file: what the user wrote and what the chart knows, as TOML. */}}
+
+{{- define "fairlane.config" -}}
+{{- $fullname := include "fairlane.fullname" . -}}
+{{- $address := printf "%s:%d" (ternary (printf "[%s]" .Values.http.host) .Values.http.host (contains ":" .Values.http.host)) (int .Values.http.port) -}}
+{{- $config := dict -}}
+{{- include "fairlane.overlay" (list $config (deepCopy .Values.config)) -}}
+{{- range list "nats" "claude" "producer" "scheduler" "worker" -}}
+  {{- if not (get $config .) -}}{{- $_ := set $config . dict -}}{{- end -}}
+{{- end -}}
+{{- range list "producer" "scheduler" "worker" -}}
+  {{- $_ := set (get $config .) "http_addr" $address -}}
+{{- end -}}
+{{- if .Values.devNats.enabled -}}
+  {{- $_ := set $config.nats "url" (printf "nats://%s-nats:4222" $fullname) -}}
+{{- end -}}
+{{- if .Values.secrets.natsCreds.existingSecret -}}
+  {{- $_ := set $config.nats "creds_file" (printf "/etc/fairlane/nats/%s" .Values.secrets.natsCreds.key) -}}
+{{- end -}}
+{{- if .Values.simulator.enabled -}}
+  {{- $_ := set $config.claude "base_url" (printf "http://%s-simulator:9000" $fullname) -}}
+  {{- $_ := set $config.claude "api_key" "simulator" -}}
+{{- else -}}
+  {{- $_ := set $config.claude "api_key_file" (printf "/etc/fairlane/claude/%s" .Values.secrets.claudeApiKey.key) -}}
+{{- end -}}
+# Written by helm from .Values.config; `fairlane config show` tells what each key does.
+{{- include "fairlane.toml" (dict "table" $config "path" list) }}
+{{ end -}}
+
+{{/* One table: its own keys first, as TOML wants, then the tables in it. Null means not set. */}}
+{{- define "fairlane.toml" -}}
+{{- $path := .path -}}
+{{- if $path }}
+
+[{{ join "." $path }}]
+{{- end }}
+{{- range $key, $value := .table }}
+{{- if not (or (kindIs "map" $value) (kindIs "invalid" $value)) }}
+{{ include "fairlane.tomlKey" $key }} = {{ include "fairlane.tomlValue" $value }}
+{{- end }}
+{{- end }}
+{{- range $key, $value := .table }}
+{{- if kindIs "map" $value }}
+{{- include "fairlane.toml" (dict "table" $value "path" (append $path (include "fairlane.tomlKey" $key))) }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Names with dots, such as sonnet-4.x, must be quoted, or they would be two names. */}}
+{{- define "fairlane.tomlKey" -}}
+{{- ternary . (toJson .) (regexMatch "^[A-Za-z0-9_-]+$" .) -}}
+{{- end -}}
+
+{{/*
+A text as JSON writes it is also one in TOML. Numbers of a values file arrive as floating point; a whole one has to
+leave as a whole one, without an exponent.
+*/}}
+{{- define "fairlane.tomlValue" -}}
+{{- if and (kindIs "float64" .) (eq . (floor .)) -}}
+{{- printf "%.0f" . -}}
+{{- else -}}
+{{- toJson . -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,140 @@
+{{/* Names, labels and the merging of defaults. */}}
+
+{{/*
+The common part of all names. Services need names that start with a letter, and no name may pass 63 characters with
+the longest suffix; a long one is cut and keeps a digest, so that two long release names stay apart.
+*/}}
+{{- define "fairlane.fullname" -}}
+{{- $chart := default .Chart.Name .Values.nameOverride -}}
+{{- $name := .Values.fullnameOverride -}}
+{{- if not $name -}}
+  {{- $name = ternary .Release.Name (printf "%s-%s" .Release.Name $chart) (contains $chart .Release.Name) -}}
+{{- end -}}
+{{- $name = $name | replace "." "-" -}}
+{{- if not (regexMatch "^[a-z]" $name) -}}
+  {{- $name = printf "fairlane-%s" $name -}}
+{{- end -}}
+{{- if gt (len $name) 45 -}}
+  {{- $name = printf "%s-%s" ($name | trunc 36 | trimSuffix "-") ($name | sha256sum | trunc 8) -}}
+{{- end -}}
+{{- $name | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* What selects the pods of one component; never changes during the life of a release. Takes root and component. */}}
+{{- define "fairlane.selector" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+{{- with .component }}
+app.kubernetes.io/component: {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/*
+Labels of pods: without the chart's version, so that a new chart alone restarts nothing. Takes root, component and
+extra (a map or nothing).
+*/}}
+{{- define "fairlane.podLabels" -}}
+{{ include "fairlane.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: "fairlane"
+{{- $extra := dict -}}
+{{- include "fairlane.overlay" (list $extra .root.Values.commonLabels) -}}
+{{- include "fairlane.overlay" (list $extra .extra) -}}
+{{- include "fairlane.quoted" $extra -}}
+{{- end -}}
+
+{{/* Labels of objects. Takes the same. */}}
+{{- define "fairlane.labels" -}}
+{{ include "fairlane.podLabels" . }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | quote }}
+{{- end -}}
+
+{{/* Entries of a map of texts, each value quoted, each on a line of its own. */}}
+{{- define "fairlane.quoted" -}}
+{{- range $key, $value := . }}
+{{ $key | quote }}: {{ $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* metadata of an object. Takes root, component, suffix and extra. */}}
+{{- define "fairlane.metadata" -}}
+name: {{ printf "%s-%s" (include "fairlane.fullname" .root) .suffix | quote }}
+namespace: {{ .root.Release.Namespace | quote }}
+labels:
+  {{- include "fairlane.labels" . | nindent 2 }}
+{{- end -}}
+
+{{/*
+Puts the second map over the first, in place: maps merge, everything else is replaced. Unlike mergeOverwrite it also
+takes false, 0, the empty text and null for an answer.
+*/}}
+{{- define "fairlane.overlay" -}}
+{{- $base := index . 0 -}}
+{{- range $key, $value := index . 1 -}}
+  {{- if and (kindIs "map" $value) (kindIs "map" (get $base $key)) -}}
+    {{- include "fairlane.overlay" (list (get $base $key) $value) -}}
+  {{- else -}}
+    {{- $_ := set $base $key $value -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The settings of one role, as YAML. Takes root and component. */}}
+{{- define "fairlane.component" -}}
+{{- $settings := deepCopy .root.Values.defaults -}}
+{{- include "fairlane.overlay" (list $settings (get .root.Values .component)) -}}
+{{- toYaml $settings -}}
+{{- end -}}
+
+{{/*
+Seconds a role needs to end: its own grace, and 15 to send the last traces and be killed by nobody. Producers and
+schedulers hold nothing for longer than 10 seconds. Takes root and component.
+*/}}
+{{- define "fairlane.graceMin" -}}
+{{- if eq .component "worker" -}}
+  {{- $worker := default dict .root.Values.config.worker -}}
+  {{- add (div (add (int64 $worker.drain_ms) 999) 1000) 15 -}}
+{{- else -}}
+  {{- 25 -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "fairlane.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ default $.Chart.AppVersion .tag }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What all pods have in common, as fields of the pod's spec. */}}
+{{- define "fairlane.podCommon" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .Values.serviceAccountName }}
+serviceAccountName: {{ . | quote }}
+{{- end }}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.podSecurityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The port of an address: its own, or that of its scheme. */}}
+{{- define "fairlane.urlPort" -}}
+{{- $scheme := regexFind "^[a-z]+" . -}}
+{{- $authority := trimPrefix (printf "%s://" $scheme) . | regexFind "^[^/]*" -}}
+{{- $own := regexFind ":[0-9]+$" $authority -}}
+{{- if $own -}}
+{{- trimPrefix ":" $own -}}
+{{- else -}}
+{{- get (dict "nats" "4222" "tls" "4222" "ws" "80" "wss" "443" "http" "80" "https" "443") $scheme -}}
+{{- end -}}
+{{- end -}}
