@@ -84,6 +84,19 @@ impl Stop {
     }
 }
 
+/// An error and its causes on one line. A cause that only repeats what was said is left out.
+pub(crate) fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 /// Whatever is not told apart is a plain failure.
 impl From<anyhow::Error> for Stop {
     fn from(error: anyhow::Error) -> Self {
@@ -94,6 +107,14 @@ impl From<anyhow::Error> for Stop {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_that_repeats_what_was_said_is_left_out() {
+        let error = anyhow::anyhow!("refused")
+            .context("io: refused")
+            .context("cannot connect");
+        assert_eq!(told(&error), "cannot connect: io: refused");
+    }
 
     #[test]
     fn the_help_lists_every_code() {

@@ -65,7 +65,11 @@ pub fn run_from_args() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(Stop { exit, error }) => {
             if let Some(error) = error {
-                say(format_args!("{} {error:#}", talk.paint(Ink::Bad, "error:")));
+                say(format_args!(
+                    "{} {}",
+                    talk.paint(Ink::Bad, "error:"),
+                    exit::told(&error)
+                ));
             }
             exit.into()
         }

@@ -3,6 +3,7 @@
 //! Every role is a child process with its own restarts; a nats-server of our own has its own guard against outliving
 //! us. What happens to them comes out as notices.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -83,6 +84,8 @@ pub(crate) struct Fleet {
     dir: PathBuf,
     /// Goes with us if it is a temporary one.
     temporary: Option<TempDir>,
+    /// Keeps others out of the directory.
+    _lock: File,
 }
 
 /// Something worth telling.
@@ -124,6 +127,7 @@ impl Fleet {
     async fn prepare(options: &Options) -> anyhow::Result<Self> {
         install_crypto();
         let (dir, temporary) = directory(options.data.as_deref())?;
+        let lock = lock(&dir)?;
         let logs = dir.join("logs");
         std::fs::create_dir_all(&logs)
             .with_context(|| format!("cannot create {}", logs.display()))?;
@@ -160,6 +164,7 @@ impl Fleet {
             logs,
             dir,
             temporary,
+            _lock: lock,
         })
     }
 
@@ -251,6 +256,10 @@ impl Fleet {
                 sleep(LOOK_EVERY).await;
             }
         }
+        // That they were started is no news any more.
+        while let Ok(notice) = self.notices.try_recv() {
+            count_deaths(&mut deaths, notice)?;
+        }
         Ok(())
     }
 
@@ -308,9 +317,7 @@ impl Fleet {
     /// patience.
     pub(crate) async fn stop(mut self, signals: &mut mpsc::Receiver<Signal>) {
         let kill = self.kill.clone();
-        let in_order = Box::pin(self.stop_in_order());
-        let in_order = std::pin::pin!(in_order);
-        let mut in_order = in_order;
+        let mut in_order = Box::pin(self.stop_in_order());
         tokio::select! {
             () = &mut in_order => return,
             Some(_) = signals.recv() => kill.cancel(),
@@ -357,6 +364,15 @@ fn directory(wanted: Option<&Path>) -> anyhow::Result<(PathBuf, Option<TempDir>)
             Ok((dir.canonicalize().with_context(cannot)?, None))
         }
     }
+}
+
+/// Two servers on one store would ruin it.
+fn lock(dir: &Path) -> anyhow::Result<File> {
+    let path = dir.join("lock");
+    let lock = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    lock.try_lock()
+        .with_context(|| format!("{} is in use by another `fairlane dev`", dir.display()))?;
+    Ok(lock)
 }
 
 async fn own_nats(dir: &Path) -> anyhow::Result<EmbeddedServer> {
@@ -418,6 +434,16 @@ mod tests {
         }
         let error = count_deaths(&mut deaths, died("worker-1")).unwrap_err();
         assert_eq!(error.to_string(), "worker-1 does not start: no such file");
+    }
+
+    #[test]
+    fn a_directory_belongs_to_one_fleet_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = lock(dir.path()).unwrap();
+        let error = lock(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("is in use by another"), "{error}");
+        drop(first);
+        lock(dir.path()).unwrap();
     }
 
     #[test]

@@ -28,7 +28,7 @@ const QUEUE_MAX: usize = 4_096;
 /// One index for each tenant up to this number, and one for everybody beyond.
 const INDEXES_MAX: usize = 8;
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// Jobs looked at in one sweep.
+/// Jobs that have not ended looked at in one sweep.
 const SWEEP_MAX: usize = 256;
 /// Sweeps without any change after which we say what may be missing.
 const QUIET_SWEEPS: u32 = 10;
@@ -206,10 +206,8 @@ impl<'a> Follower<'a> {
             }
         };
         self.submissions_are_taken |= intake.taken_up_to >= self.book.last_submission;
-        for key in self
-            .book
-            .next_to_look_at(self.submissions_are_taken, SWEEP_MAX)
-        {
+        let taken = self.submissions_are_taken;
+        for key in self.book.next_to_look_at(taken, SWEEP_MAX, QUEUE_MAX) {
             if !self.wanted.contains(&key) {
                 self.want(key);
             }

@@ -23,16 +23,16 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::cli::{Format, Globals, SubmitArgs};
-use crate::exit::{Exit, Outcome, Stop};
+use crate::exit::{Exit, Outcome, Stop, told};
 use crate::lines::{Content, Line, Lines};
 use crate::out::{Paint, print, print_json, say};
 use crate::summary::Summary;
 use crate::target::Target;
 use address::{Parcel, address, is_blank, too_long};
-use book::{Book, Findings};
+use book::{Book, FindingKind, Findings};
 use follow::{Followed, follow};
 use progress::Progress;
-use publish::{Publisher, Sent, is_of_the_line, new_job_id};
+use publish::{Publisher, Sent, new_job_id};
 
 /// Longest line read.
 pub(crate) const LINE_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -215,7 +215,7 @@ async fn send(
                 None => ended = Some(Ended::Complete),
                 Some(line) => {
                     if let Some(parcel) = sort(line, plan.tenant.as_ref(), book) {
-                        publisher.send(parcel).await?;
+                        publisher.send(parcel).await;
                     }
                 }
             },
@@ -234,9 +234,9 @@ fn enter(book: &mut Book, sent: Sent) -> bool {
             true
         }
         Err(error) => {
-            let of_the_line = is_of_the_line(&error);
-            book.not_stored(&sent.parcel, format!("not published: {error}"));
-            of_the_line
+            let is_of_the_line = error.is_of_the_line();
+            book.not_stored(&sent.parcel, told(&error.into()));
+            is_of_the_line
         }
     }
 }
@@ -271,6 +271,9 @@ fn write_fresh(plan: &mut Plan, findings: &mut Findings) -> anyhow::Result<()> {
         return Ok(());
     };
     for finding in findings.take_fresh() {
+        if finding.outcome == FindingKind::SameJob {
+            continue;
+        }
         serde_json::to_writer(&mut *file, &finding).context("cannot write the failures")?;
         file.write_all(b"\n").context("cannot write the failures")?;
     }

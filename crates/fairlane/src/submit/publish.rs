@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
 use bytes::Bytes;
 use fairlane_core::JobId;
+use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::{HeaderMap, Jobs, Nats, Payloads, PendingWrite, Stored, WriteError};
 use fairlane_wire::header;
 use futures::StreamExt;
@@ -36,11 +36,34 @@ pub(crate) fn new_job_id() -> JobId {
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) parcel: Parcel,
-    pub(crate) outcome: Result<Stored, WriteError>,
+    pub(crate) outcome: Result<Stored, SendError>,
 }
 
-/// Whether a failure concerns this line only, or the way to NATS.
-pub(crate) fn is_of_the_line(error: &WriteError) -> bool {
+/// Why a line was not published.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SendError {
+    #[error("not published")]
+    Publish(#[from] WriteError),
+    #[error("its body could not be stored")]
+    Body(#[from] PayloadError),
+}
+
+impl SendError {
+    /// Whether it concerns this line only, or the way to NATS.
+    pub(crate) fn is_of_the_line(&self) -> bool {
+        match self {
+            Self::Publish(error) => is_of_the_message(error),
+            Self::Body(PayloadError::TooLarge { .. }) => true,
+            Self::Body(
+                PayloadError::Missing { .. }
+                | PayloadError::Damaged { .. }
+                | PayloadError::Store { .. },
+            ) => false,
+        }
+    }
+}
+
+fn is_of_the_message(error: &WriteError) -> bool {
     match error {
         WriteError::TooLarge { .. } | WriteError::Refused { .. } | WriteError::Conflict { .. } => {
             true
@@ -93,23 +116,32 @@ impl Publisher {
     }
 
     /// Sends a parcel; [`Publisher::next`] tells what became of it.
-    ///
-    /// # Errors
-    /// The store of large bodies cannot be used.
-    pub(crate) async fn send(&mut self, parcel: Parcel) -> anyhow::Result<()> {
-        let message = self.message(&parcel).await?;
+    pub(crate) async fn send(&mut self, parcel: Parcel) {
+        let message = match self.message(&parcel).await {
+            Ok(message) => message,
+            Err(error) => return self.put_under_way(parcel, async { Err(error.into()) }),
+        };
         // Sent here rather than in the background, so that lines keep their order.
         let first = message.send(&self.jobs).await;
-        self.bytes += parcel.body.len();
         let jobs = self.jobs.clone();
-        self.in_flight.push(Box::pin(async move {
-            let outcome = message.see_through(&jobs, first).await;
-            Sent { parcel, outcome }
-        }));
-        Ok(())
+        self.put_under_way(parcel, async move {
+            Ok(message.see_through(&jobs, first).await?)
+        });
     }
 
-    async fn message(&self, parcel: &Parcel) -> anyhow::Result<Message> {
+    fn put_under_way(
+        &mut self,
+        parcel: Parcel,
+        outcome: impl Future<Output = Result<Stored, SendError>> + Send + 'static,
+    ) {
+        self.bytes += parcel.body.len();
+        self.in_flight.push(Box::pin(async move {
+            let outcome = outcome.await;
+            Sent { parcel, outcome }
+        }));
+    }
+
+    async fn message(&self, parcel: &Parcel) -> Result<Message, PayloadError> {
         let id = Uuid::now_v7();
         let mut headers = HeaderMap::new();
         headers.insert(header::LINE, parcel.line.to_string());
@@ -119,10 +151,7 @@ impl Publisher {
         let mut payload = parcel.body.clone();
         if payload.len() > self.inline_bytes_max {
             let name = format!("{}.{id}", parcel.tenant);
-            self.payloads
-                .put(&name, &payload, LINE_BYTES_MAX)
-                .await
-                .with_context(|| format!("line {}: cannot store its body", parcel.line))?;
+            self.payloads.put(&name, &payload, LINE_BYTES_MAX).await?;
             headers.insert(header::CLAIM, name);
             payload = Bytes::new();
         }
@@ -163,7 +192,7 @@ impl Message {
                 Err(error) => Err(error),
             };
             match outcome {
-                Err(error) if attempt < TRIES_MAX && !is_of_the_line(&error) => {
+                Err(error) if attempt < TRIES_MAX && !is_of_the_message(&error) => {
                     tracing::debug!(%error, attempt, "publishing again");
                 }
                 Ok(_) | Err(_) => return outcome,

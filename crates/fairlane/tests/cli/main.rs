@@ -1,0 +1,7 @@
+//! The program as its users run it: as a process, against a real nats-server.
+
+#![allow(clippy::unwrap_used, reason = "a test may end where it stands")]
+
+mod commands;
+mod submit;
+mod world;
