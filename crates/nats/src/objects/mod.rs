@@ -36,6 +36,10 @@ pub enum EnsureError {
         "nats-server {found} is too old: Fairlane needs {VERSION_MIN} or later (JetStream API level {API_LEVEL_MIN}, this one has {level})"
     )]
     OldServer { found: String, level: u64 },
+    #[error(
+        "{name}: the server that leads JetStream is older than {VERSION_MIN} although this one is not; finish the upgrade of the cluster"
+    )]
+    OldLeader { name: String },
     #[error("cannot learn the server's API level; is JetStream enabled for this account?")]
     NoJetStream(#[source] ApiError),
     #[error("cannot read the configuration of {name}")]
@@ -186,10 +190,9 @@ async fn create(nats: &Nats, spec: &Spec) -> Result<Option<Map<String, Value>>, 
             Some(code::STREAM_NAME_IN_USE | code::CONSUMER_NAME_IN_USE | code::CONSUMER_EXISTS) => {
                 Ok(None)
             }
-            Some(code::API_LEVEL) => {
-                let found = nats.client.server_info().version;
-                Err(EnsureError::OldServer { found, level: 0 })
-            }
+            Some(code::API_LEVEL) => Err(EnsureError::OldLeader {
+                name: spec.name.clone(),
+            }),
             _ => Err(EnsureError::Create {
                 name: spec.name.clone(),
                 source: error,
