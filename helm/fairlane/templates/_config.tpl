@@ -35,6 +35,9 @@
 [{{ join "." $path }}]
 {{- end }}
 {{- range $key, $value := .table }}
+{{- if kindIs "slice" $value }}
+{{- fail (printf "these values cannot work:\n  - config.%s is a list; no key of the configuration takes one" (join "." (append $path $key))) }}
+{{- end }}
 {{- if not (or (kindIs "map" $value) (kindIs "invalid" $value)) }}
 {{ include "fairlane.tomlKey" $key }} = {{ include "fairlane.tomlValue" $value }}
 {{- end }}

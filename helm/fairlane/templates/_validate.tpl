@@ -54,7 +54,7 @@
     "worker.http_addr" "the chart sets it; use http.host and http.port" -}}
   {{- $parts := splitList "." $key -}}
   {{- $section := default dict (get $config (index $parts 0)) -}}
-  {{- if hasKey $section (index $parts 1) -}}
+  {{- if not (kindIs "invalid" (get $section (index $parts 1) | default nil)) -}}
     {{- $problems = append $problems (printf "config.%s is refused: %s" $key $instead) -}}
   {{- end -}}
 {{- end -}}
