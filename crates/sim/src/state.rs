@@ -317,12 +317,13 @@ impl Shared {
             };
             (id, stats)
         };
+        let totals = locked(&self.books).totals.clone();
         Stats {
             uptime_ms: now.as_ms() - self.clock.started().as_ms(),
             in_flight: self.in_flight.load(Ordering::Relaxed),
             in_flight_peak: self.in_flight_peak.load(Ordering::Relaxed),
             connections: self.conns.count(),
-            totals: locked(&self.books).totals.clone(),
+            totals,
             pools: PoolId::ALL.into_iter().map(pool).collect(),
             log: self.log_stats(),
         }
