@@ -460,21 +460,14 @@ impl Book {
 
     /// Adds a finding for every job that has not ended.
     pub(crate) fn give_up(&mut self) {
-        let open = self.jobs.iter().filter_map(|(key, job)| {
+        for (key, job) in &self.jobs {
             let phase = match job.state {
                 State::Unseen => "not accepted yet",
                 State::Open(phase) | State::Old(phase) => phase.as_str(),
-                State::Ended => return None,
+                State::Ended => continue,
             };
             let message = format!("not ended: {phase}");
-            Some(Finding::new(
-                job.line,
-                Some(key),
-                FindingKind::Waiting,
-                message,
-            ))
-        });
-        for finding in open.collect::<Vec<_>>() {
+            let finding = Finding::new(job.line, Some(key), FindingKind::Waiting, message);
             self.findings.add(finding);
         }
     }
