@@ -20,7 +20,7 @@ pub mod retry_after;
 mod tests;
 mod verdict;
 
-pub use advice::describe;
+pub use advice::{describe, happened};
 pub use delay::{pause_ms, retry_delay_ms};
 
 pub use ending::{

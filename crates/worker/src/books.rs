@@ -2,7 +2,7 @@
 
 use fairlane_claude::CallReport;
 use fairlane_core::attempt::{Cause, History};
-use fairlane_core::failure::{Class, Paid, Reason, Verdict, describe};
+use fairlane_core::failure::{Class, Paid, Reason, Verdict, happened};
 use fairlane_core::models::Catalog;
 use fairlane_core::price::{PriceTable, Usage, Usd};
 use fairlane_core::{Millis, Tokens};
@@ -142,11 +142,10 @@ fn limits(report: &CallReport) -> LimitsSeen {
 
 /// A call's failure in the owner's words.
 pub(crate) fn failure(cause: Cause, report: &CallReport) -> Failure {
-    let sentence = describe(&report.ending);
-    let said = report.error_message.as_deref();
-    let message = match said {
-        Some(said) => format!("{sentence} The upstream said: {said}"),
-        None => sentence,
+    let happened = happened(&report.ending);
+    let message = match &report.error_message {
+        Some(said) => format!("{happened}; the upstream said: {said}"),
+        None => happened,
     };
     let (reason, fix) = match cause {
         Cause::Reason(reason) => (dead_reason(reason), reason.advice()),

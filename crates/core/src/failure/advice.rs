@@ -14,6 +14,12 @@ pub fn describe(ending: &Ending) -> String {
     format!("{}: {}", What(ending), classify(ending).reason.advice())
 }
 
+/// What happened, without what to do about it. Contains nothing of the request or the answer.
+#[must_use]
+pub fn happened(ending: &Ending) -> String {
+    What(ending).to_string()
+}
+
 impl Reason {
     /// What a person can do about it, as half a sentence; used alone where only the reason was kept.
     #[must_use]
@@ -21,17 +27,17 @@ impl Reason {
         match self {
             Self::Done => "the answer is the job's result",
             Self::PauseTurn | Self::Compaction => "the call goes on by itself",
-            Self::MaxTokens => "raise max_tokens or ask for a shorter answer, then redrive",
+            Self::MaxTokens => "raise max_tokens or ask for a shorter answer, then send it again",
             Self::Refusal => "have a person read the request; the same text will be refused again",
             Self::ContextWindow => {
-                "shorten the input or use a model with a larger context, then redrive"
+                "shorten the input or use a model with a larger context, then send it again"
             }
-            Self::UnknownStop => "this version does not know the word; update, then redrive",
-            Self::Schema => "review the prompt or the schema, then redrive",
-            Self::InvalidRequest => "correct the request, then redrive it with the correction",
-            Self::Oversize => "shorten or summarise the input, then redrive",
+            Self::UnknownStop => "this version does not know the word; update, then send it again",
+            Self::Schema => "review the prompt or the schema, then send it again",
+            Self::InvalidRequest => "correct the request, then send it again",
+            Self::Oversize => "shorten or summarise the input, then send it again",
             Self::NotFound => {
-                "correct the file, container or other id in the request, then redrive"
+                "correct the file, container or other id in the request, then send it again"
             }
             Self::RateLimit | Self::RampLimit => "the pool pauses and goes on by itself",
             Self::ConcurrencyLimit => "fewer calls run at a time for a while; nothing to do",
@@ -54,15 +60,15 @@ impl Reason {
             Self::Endpoint => "jobs stay queued; correct the base URL",
             Self::EncryptionKey => "jobs stay queued; enable the workspace's encryption key",
             Self::Overloaded | Self::UpstreamError => {
-                "it is tried again; if it became a dead letter, redrive later"
+                "it is tried again; if it became a dead letter, send it again later"
             }
             Self::UpstreamTimeout => {
                 "it is tried again; split the job or lower max_tokens if it keeps happening"
             }
-            Self::Conflict => "it is tried again; redrive if it became a dead letter",
+            Self::Conflict => "it is tried again; send it again if it became a dead letter",
             Self::Connect => "it is tried again; check network, name resolution and proxy",
             Self::Cut | Self::Timeout | Self::UndecodableAnswer => {
-                "it is tried once more, and may be billed twice; redrive if it became a dead letter"
+                "it is tried once more, and may be billed twice; send it again if it became a dead letter"
             }
             Self::Cancelled => "a cancelled job is over; any other job goes on elsewhere",
             Self::Unknown => {

@@ -100,7 +100,9 @@ fn submit(names: &Namespace, options: &ObjectOptions) -> Spec {
         "subjects": [names.submit_filter()],
         "retention": "workqueue",
         "discard": "new",
-        "duplicate_window": nanos(Duration::from_secs(120)),
+        // Ids are compared across all tenants, so one's could swallow another's job; keys, which
+        // name their tenant, do this work. The server allows no less.
+        "duplicate_window": nanos(Duration::from_millis(100)),
         "max_consumers": 16,
         "allow_direct": true,
     });
