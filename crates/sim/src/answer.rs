@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     hash,
+    prose::{word, words},
     request::{Request, Tool},
     schema,
 };
@@ -141,11 +142,15 @@ pub struct Answer {
 #[must_use]
 pub fn plan(request: &Request) -> Answer {
     let directives = &request.directives;
-    let (block, natural) = main_block(request);
-    let asked = directives.out.unwrap_or(natural);
-    let (output, stop) =
-        length_and_stop(request, asked, matches!(block, Some(Block::ToolUse { .. })));
-    let thinking = thinking_tokens(request).min(output);
+    let (draft, natural) = draft(request);
+    let wanted_thinking = thinking_tokens(request);
+    let asked = directives.out.unwrap_or(natural + wanted_thinking);
+    let (output, stop) = length_and_stop(request, asked, draft.is_tool());
+    let thinking = match directives.think {
+        // Ordered thinking may eat the whole answer, as it can in life; otherwise something is left to say.
+        Some(_) => wanted_thinking.min(output),
+        None => wanted_thinking.min(output / 2),
+    };
     let mut blocks = Vec::new();
     if thinking > 0 {
         let text = words(request.digest ^ 1, thinking);
@@ -153,9 +158,8 @@ pub fn plan(request: &Request) -> Answer {
         blocks.push((Block::Thinking { text, signature }, thinking));
     }
     let rest = output - thinking;
-    match block {
-        Some(block) if rest > 0 => blocks.push((shortened(block, request, stop, rest), rest)),
-        _ => {}
+    if rest > 0 {
+        blocks.push((draft.finish(request, stop, rest), rest));
     }
     if stop == StopReason::PauseTurn {
         let search = Block::ToolUse {
@@ -180,16 +184,48 @@ pub fn plan(request: &Request) -> Answer {
     }
 }
 
+/// What the main block will be.
+enum Draft {
+    /// Words, as many as there are tokens.
+    Prose,
+    /// JSON text, which has its own length.
+    Json(String),
+    /// A call of this tool with this input.
+    Call(String, String),
+}
+
+impl Draft {
+    fn is_tool(&self) -> bool {
+        matches!(self, Self::Call(..))
+    }
+
+    /// The block as far as `tokens` carry it: JSON stays whole unless the answer was cut.
+    fn finish(self, request: &Request, stop: StopReason, tokens: u64) -> Block {
+        let seed = request.digest;
+        let cut = |json: String| match stop {
+            StopReason::MaxTokens => broken(&json),
+            _ => json,
+        };
+        match self {
+            Self::Prose => Block::Text(words(seed, tokens)),
+            Self::Json(text) => Block::Text(cut(text)),
+            Self::Call(name, input) => Block::ToolUse {
+                id: format!("toolu_{seed:016x}"),
+                name,
+                input: cut(input),
+                server: false,
+            },
+        }
+    }
+}
+
 /// The main block and its natural length in tokens.
-fn main_block(request: &Request) -> (Option<Block>, u64) {
+fn draft(request: &Request) -> (Draft, u64) {
     let directives = &request.directives;
     let seed = request.digest;
     if directives.refusal.is_some() {
         // A refusal comes before any output unless a length is given.
-        let text = directives
-            .out
-            .map(|n| Block::Text(words(seed, n.min(request.max_tokens))));
-        return (text, 0);
+        return (Draft::Prose, 0);
     }
     let tool = request
         .forced_tool
@@ -198,43 +234,32 @@ fn main_block(request: &Request) -> (Option<Block>, u64) {
     if let Some(tool) = tool {
         let input = tool_input(tool, request);
         let natural = json_tokens(&input);
-        let block = Block::ToolUse {
-            id: format!("toolu_{seed:016x}"),
-            name: tool.name.clone(),
-            input,
-            server: false,
-        };
-        return (Some(block), natural);
+        return (Draft::Call(tool.name.clone(), input), natural);
     }
-    let json = match &request.format {
-        Some(schema) => Some(schema::instance(schema, seed)),
-        None if request.wants_tags && (request.wants_json || directives.bad_json) => {
+    let wants_json = request.wants_json || directives.bad_json;
+    let value = match &request.format {
+        Some(schema) => schema::instance(schema, seed),
+        None if wants_json && request.wants_tags => {
             let tags: Vec<&str> = (0..TAGS).map(|n| word(hash::mix(seed ^ n))).collect();
-            Some(json!({ "tags": tags }))
+            json!({ "tags": tags })
         }
-        None if request.wants_json || directives.bad_json => {
-            Some(json!({ "answer": words(seed, 12) }))
-        }
-        None => None,
-    };
-    match json {
-        Some(value) => {
-            let text = value.to_string();
-            let text = if directives.bad_json {
-                broken(&text)
-            } else {
-                text
-            };
-            let natural = json_tokens(&text);
-            (Some(Block::Text(text)), natural)
-        }
+        None if wants_json => json!({ "answer": words(seed, 12) }),
         None => {
             let span = DEFAULT_TOKENS.end() - DEFAULT_TOKENS.start() + 1;
-            let natural = DEFAULT_TOKENS.start() + hash::mix(seed) % span;
-            let length = directives.out.unwrap_or(natural).min(request.max_tokens);
-            (Some(Block::Text(words(seed, length))), natural)
+            return (
+                Draft::Prose,
+                DEFAULT_TOKENS.start() + hash::mix(seed) % span,
+            );
         }
-    }
+    };
+    let text = value.to_string();
+    let text = if directives.bad_json {
+        broken(&text)
+    } else {
+        text
+    };
+    let natural = json_tokens(&text);
+    (Draft::Json(text), natural)
 }
 
 fn tool_input(tool: &Tool, request: &Request) -> String {
@@ -261,7 +286,7 @@ fn length_and_stop(request: &Request, asked: u64, is_tool: bool) -> (u64, StopRe
             directives.out.map_or(limit, |out| out.min(limit)),
             StopReason::MaxTokens,
         )
-    } else if directives.out.is_some_and(|out| out > limit) {
+    } else if asked > limit && (directives.out.is_some() || directives.think.is_some()) {
         (limit, StopReason::MaxTokens)
     } else if directives.pause_turn && !request.continues_pause {
         (length, StopReason::PauseTurn)
@@ -286,29 +311,6 @@ fn thinking_tokens(request: &Request) -> u64 {
     }
 }
 
-/// The block as far as `tokens` carry it. Prose is made to length; JSON stays whole unless the answer was cut.
-fn shortened(block: Block, request: &Request, stop: StopReason, tokens: u64) -> Block {
-    if stop != StopReason::MaxTokens {
-        return block;
-    }
-    match block {
-        Block::Text(text) if text.starts_with('{') => Block::Text(broken(&text)),
-        Block::Text(_) => Block::Text(words(request.digest, tokens)),
-        Block::ToolUse {
-            id,
-            name,
-            input,
-            server,
-        } => Block::ToolUse {
-            id,
-            name,
-            input: broken(&input),
-            server,
-        },
-        thinking @ Block::Thinking { .. } => thinking,
-    }
-}
-
 /// JSON that ends in the middle.
 fn broken(json: &str) -> String {
     let half = (json.len() / 2).max(1);
@@ -323,38 +325,6 @@ pub fn input_value(input: &str) -> Value {
 
 fn json_tokens(text: &str) -> u64 {
     (text.len() as u64).div_ceil(4).max(1)
-}
-
-const WORDS: [&str; 64] = [
-    "amber", "autumn", "bright", "calm", "cedar", "city", "cloud", "coast", "cold", "copper",
-    "dawn", "deep", "desert", "dream", "dusk", "early", "ember", "evening", "fern", "field", "fog",
-    "forest", "frost", "garden", "glacier", "golden", "harbor", "haze", "hill", "island", "lake",
-    "late", "light", "lunar", "meadow", "mist", "moss", "mountain", "neon", "night", "north",
-    "ocean", "pale", "pine", "quiet", "rain", "reef", "river", "sand", "shadow", "shore", "silver",
-    "sky", "snow", "soft", "spring", "stone", "storm", "summer", "sunrise", "tide", "valley",
-    "wide", "winter",
-];
-
-/// The word of that number.
-pub(crate) fn word(n: u64) -> &'static str {
-    WORDS[usize::try_from(n % WORDS.len() as u64).unwrap_or(0)]
-}
-
-/// `count` words, one token each, with a full stop after every eighth and at the end.
-fn words(seed: u64, count: u64) -> String {
-    let mut text = String::new();
-    let mut state = seed;
-    for n in 0..count {
-        state = hash::mix(state.wrapping_add(0x9e37_79b9_7f4a_7c15));
-        if n > 0 {
-            text.push(' ');
-        }
-        text.push_str(word(state));
-        if n % 8 == 7 || n + 1 == count {
-            text.push('.');
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -531,7 +501,12 @@ mod tests {
         assert!(matches!(answer.blocks[0].0, Block::Thinking { .. }));
         let sum: u64 = answer.blocks.iter().map(|(_, tokens)| tokens).sum();
         assert_eq!(sum, answer.output_tokens);
-        let nothing_left = ask("[[sim:think=500 out=500]]");
+        let tags = ask_with(
+            "tags as JSON",
+            json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        );
+        assert!(serde_json::from_str::<Value>(text(&tags)).is_ok());
+        let nothing_left = ask("[[sim:think=500]] tags as JSON");
         assert_eq!(
             (nothing_left.thinking_tokens, nothing_left.stop),
             (128, StopReason::MaxTokens)

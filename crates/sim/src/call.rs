@@ -162,6 +162,16 @@ impl Call {
         self.shared.leave(self.record.clone());
     }
 
+    /// The client went away, or the simulator is being stopped.
+    pub(crate) fn abandoned(&mut self) {
+        let ending = if self.shared.stop.is_cancelled() {
+            Ending::Stopped
+        } else {
+            Ending::ClientGone
+        };
+        self.end(ending);
+    }
+
     /// The limits of the model's pool as they are now.
     pub(crate) fn limits(&self) -> Option<Snapshot> {
         let pool = self.record.pool()?;
@@ -188,12 +198,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let ending = if self.shared.stop.is_cancelled() {
-            Ending::Stopped
-        } else {
-            Ending::ClientGone
-        };
-        self.end(ending);
+        self.abandoned();
     }
 }
 

@@ -44,6 +44,7 @@ mod conn;
 mod hash;
 mod messages;
 mod playback;
+mod prose;
 mod respond;
 mod server;
 

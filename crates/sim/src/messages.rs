@@ -115,11 +115,12 @@ pub(crate) enum Early {
 }
 
 impl Early {
-    fn reply(self, call: Call) -> Reply {
+    fn reply(self, mut call: Call) -> Reply {
         match self {
             Self::Failed(failure) => respond::failed(call, &failure),
             Self::TooLarge => respond::too_large(call),
             Self::BodyBroken => {
+                call.abandoned();
                 respond::failed(call, &Failure::invalid("the request body broke off"))
             }
         }

@@ -1,6 +1,6 @@
 //! Sending a stream at its pace: frames when they are due, pings in long silences, and the end that was ordered.
 
-use std::{collections::VecDeque, io, time::Duration};
+use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
@@ -96,15 +96,16 @@ impl Playback {
             }
             let ping_due = self.last_sent + Duration::from_millis(self.call.shared.config.ping_ms);
             let frame_due = self.frames.front().map(|frame| self.when(frame));
-            let wake = match (frame_due, self.finale) {
-                (Some(at), _) => at.min(ping_due),
-                (None, Finale::Silence) => return self.wait_for_kill().await,
-                (None, _) => ping_due,
+            let shared = Arc::clone(&self.call.shared);
+            // A stream that hangs on purpose has nothing to finish: it ends with the first signal, not the last.
+            let (wake, end) = match (frame_due, self.finale) {
+                (Some(at), _) => (at.min(ping_due), &shared.kill),
+                (None, Finale::Silence) => (far_future(), &shared.stop),
+                (None, _) => (ping_due, &shared.stop),
             };
-            let kill = self.call.shared.kill.clone();
             tokio::select! {
                 () = tokio::time::sleep_until(wake) => {}
-                () = kill.cancelled() => return self.killed(),
+                () = end.cancelled() => return self.stopped(),
             }
             if Instant::now() >= ping_due {
                 self.last_sent = Instant::now();
@@ -116,7 +117,7 @@ impl Playback {
     fn when(&self, frame: &Frame) -> Instant {
         self.started
             .checked_add(self.pace.due(frame.tokens))
-            .unwrap_or_else(|| Instant::now() + Duration::from_secs(86_400))
+            .unwrap_or_else(far_future)
     }
 
     /// All frames that are due, as one chunk. The last chunk of a whole stream books the call before anybody can
@@ -166,17 +167,16 @@ impl Playback {
         }
     }
 
-    async fn wait_for_kill(&mut self) -> Option<io::Result<Bytes>> {
-        let kill = self.call.shared.kill.clone();
-        kill.cancelled().await;
-        self.killed()
-    }
-
-    fn killed(&mut self) -> Option<io::Result<Bytes>> {
+    fn stopped(&mut self) -> Option<io::Result<Bytes>> {
         self.ended = true;
         self.call.end(Ending::Stopped);
         Some(Err(io::ErrorKind::ConnectionAborted.into()))
     }
+}
+
+/// Later than any call lasts.
+fn far_future() -> Instant {
+    Instant::now() + Duration::from_secs(86_400)
 }
 
 /// The first half of a plain body, then a broken connection. Books the call.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::answer::word;
+use crate::prose::word;
 
 /// Nesting at which an instance stops growing; deeper schemas get `null`.
 const DEPTH_MAX: usize = 32;

@@ -2,16 +2,15 @@
 //!
 //! Every check answers with the path of the field, because that is what a caller needs to repair a job.
 
+mod content;
+mod tools;
+
 use serde_json::{Map, Value};
 
 use crate::{failure::Failure, models::Thinking, schema};
 
-/// The most messages in one request.
-const MESSAGES_MAX: usize = 100_000;
 /// The most cache breakpoints in one request.
 const BREAKPOINTS_MAX: usize = 4;
-/// The most strict tools in one request.
-const STRICT_TOOLS_MAX: usize = 20;
 /// The longest `metadata.user_id`.
 const USER_ID_MAX: usize = 256;
 
@@ -75,10 +74,10 @@ pub fn shape(body: &Map<String, Value>, purpose: Purpose, betas: &str) -> Checke
     if body.get("max_tokens").is_some_and(|v| v.as_u64().is_none()) {
         return fail("max_tokens", "Input should be a whole number, 0 or more");
     }
-    messages(&body["messages"])?;
-    system(body.get("system"))?;
+    content::messages(&body["messages"])?;
+    content::system(body.get("system"))?;
     options(body)?;
-    tools(body)?;
+    tools::tools(body)?;
     thinking(body.get("thinking"))?;
     output_config(body.get("output_config"))?;
     breakpoints(body)
@@ -105,118 +104,6 @@ fn known_fields(body: &Map<String, Value>, betas: &str) -> Checked {
         return fail("speed", "Extra inputs are not permitted");
     }
     Ok(())
-}
-
-fn messages(messages: &Value) -> Checked {
-    let Some(messages) = messages.as_array() else {
-        return fail("messages", "Input should be a valid list");
-    };
-    if messages.is_empty() {
-        return fail("messages", "at least one message is required");
-    }
-    if messages.len() > MESSAGES_MAX {
-        return fail("messages", "List should have at most 100000 items");
-    }
-    if messages[0]["role"] == "assistant" {
-        return fail("messages", "first message must use the \"user\" role");
-    }
-    for (at, message) in messages.iter().enumerate() {
-        let path = || format!("messages.{at}");
-        let Some(fields) = message.as_object() else {
-            return fail(&path(), "Input should be an object");
-        };
-        if let Some(extra) = fields.keys().find(|k| *k != "role" && *k != "content") {
-            return fail(
-                &format!("messages.{at}.{extra}"),
-                "Extra inputs are not permitted",
-            );
-        }
-        match fields.get("role").and_then(Value::as_str) {
-            Some("user" | "assistant") => {}
-            Some(_) => {
-                return fail(
-                    &format!("messages.{at}.role"),
-                    "Input should be 'user' or 'assistant'",
-                );
-            }
-            None => return fail(&format!("messages.{at}.role"), "Field required"),
-        }
-        content(fields.get("content"), &|| format!("messages.{at}.content"))?;
-    }
-    Ok(())
-}
-
-fn content(content: Option<&Value>, path: &dyn Fn() -> String) -> Checked {
-    match content {
-        None => fail(&path(), "Field required"),
-        Some(Value::String(text)) if text.is_empty() => {
-            fail(&path(), "text content must be non-empty")
-        }
-        Some(Value::String(_)) => Ok(()),
-        Some(Value::Array(blocks)) if blocks.is_empty() => {
-            fail(&path(), "List should have at least 1 item")
-        }
-        Some(Value::Array(blocks)) => {
-            for (at, one) in blocks.iter().enumerate() {
-                block(one, &|| format!("{}.{at}", path()))?;
-            }
-            Ok(())
-        }
-        Some(_) => fail(&path(), "Input should be a string or a list of blocks"),
-    }
-}
-
-fn block(block: &Value, path: &dyn Fn() -> String) -> Checked {
-    let Some(kind) = block["type"].as_str() else {
-        return fail(&format!("{}.type", path()), "Field required");
-    };
-    let required: &[&str] = match kind {
-        "text" => &["text"],
-        "image" | "document" => &["source"],
-        "tool_use" | "server_tool_use" => &["id", "name", "input"],
-        "tool_result" => &["tool_use_id"],
-        "thinking" => &["thinking", "signature"],
-        "redacted_thinking" => &["data"],
-        "search_result" | "container_upload" | "fallback" => &[],
-        other if other.ends_with("_tool_result") => &["tool_use_id"],
-        other => {
-            return fail(
-                &path(),
-                &format!(
-                    "Input tag '{other}' found using 'type' does not match any of the expected tags"
-                ),
-            );
-        }
-    };
-    if let Some(missing) = required.iter().find(|field| block.get(**field).is_none()) {
-        return fail(&format!("{}.{missing}", path()), "Field required");
-    }
-    match (kind, block["text"].as_str()) {
-        ("text", None) => fail(
-            &format!("{}.text", path()),
-            "Input should be a valid string",
-        ),
-        ("text", Some("")) => fail(&path(), "text content blocks must be non-empty"),
-        _ => Ok(()),
-    }
-}
-
-fn system(system: Option<&Value>) -> Checked {
-    match system {
-        None | Some(Value::String(_)) => Ok(()),
-        Some(Value::Array(blocks)) => {
-            for (at, one) in blocks.iter().enumerate() {
-                if one["type"] != "text" || !one["text"].is_string() {
-                    return fail(&format!("system.{at}"), "Input should be a text block");
-                }
-            }
-            Ok(())
-        }
-        Some(_) => fail(
-            "system",
-            "Input should be a string or a list of text blocks",
-        ),
-    }
 }
 
 fn options(body: &Map<String, Value>) -> Checked {
@@ -273,64 +160,6 @@ fn options(body: &Map<String, Value>) -> Checked {
         }
     }
     Ok(())
-}
-
-fn tools(body: &Map<String, Value>) -> Checked {
-    let mut names: Vec<&str> = Vec::new();
-    let mut strict = 0;
-    match body.get("tools") {
-        None => {}
-        Some(Value::Array(tools)) => {
-            for (at, tool) in tools.iter().enumerate() {
-                let Some(name) = tool["name"].as_str().filter(|name| !name.is_empty()) else {
-                    return fail(&format!("tools.{at}.name"), "Field required");
-                };
-                let custom = tool.get("type").is_none_or(|kind| kind == "custom");
-                if custom && tool["input_schema"]["type"] != "object" {
-                    return fail(
-                        &format!("tools.{at}.input_schema.type"),
-                        "Input should be 'object'",
-                    );
-                }
-                if tool["strict"] == true {
-                    strict += 1;
-                    strict_schema(&tool["input_schema"], &format!("tools.{at}.input_schema"))?;
-                }
-                names.push(name);
-            }
-        }
-        Some(_) => return fail("tools", "Input should be a valid list"),
-    }
-    if strict > STRICT_TOOLS_MAX {
-        return fail("tools", "at most 20 strict tools are allowed");
-    }
-    let mut sorted = names.clone();
-    sorted.sort_unstable();
-    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-        return fail("tools", "Tool names must be unique");
-    }
-    tool_choice(body.get("tool_choice"), &names)
-}
-
-fn tool_choice(choice: Option<&Value>, names: &[&str]) -> Checked {
-    let Some(choice) = choice else { return Ok(()) };
-    match choice["type"].as_str() {
-        Some("auto" | "none") => Ok(()),
-        Some("any") if names.is_empty() => fail("tool_choice", "'any' may only be used with tools"),
-        Some("any") => Ok(()),
-        Some("tool") => match choice["name"].as_str() {
-            Some(name) if names.contains(&name) => Ok(()),
-            Some(name) => fail(
-                "tool_choice",
-                &format!("Tool '{name}' not found in provided tools"),
-            ),
-            None => fail("tool_choice.name", "Field required"),
-        },
-        _ => fail(
-            "tool_choice.type",
-            "Input should be 'auto', 'any', 'tool' or 'none'",
-        ),
-    }
 }
 
 fn thinking(thinking: Option<&Value>) -> Checked {

@@ -151,7 +151,7 @@ async fn a_client_that_leaves_while_sending_its_body_is_noticed() {
         .await;
     drop(socket);
     let record = world.record(1).await;
-    assert!(!record.billed);
+    assert_eq!((record.ending, record.billed), (Ending::ClientGone, false));
     assert_eq!(world.sim.stats().in_flight, 0);
 }
 
@@ -249,6 +249,25 @@ async fn stopping_lets_calls_finish_within_the_grace_period() {
     let text = sending.await.unwrap().unwrap().text().await.unwrap();
     assert!(text.contains("message_stop"));
     assert!(hanging.await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn stopping_does_not_wait_for_what_hangs_on_purpose() {
+    let world = World::start(SimConfig {
+        stop_grace_ms: 600_000,
+        ..slow()
+    })
+    .await;
+    let mut hanging = Vec::new();
+    for how in ["stream", "silent"] {
+        let body = streamed(&format!("[[sim:hang={how}]]"));
+        hanging.push(world.send(&body).await);
+    }
+    let stopped = tokio::time::timeout(crate::support::LIMIT, world.sim.shutdown()).await;
+    stopped.unwrap().unwrap();
+    for response in hanging {
+        assert!(response.text().await.is_err());
+    }
 }
 
 #[tokio::test]
