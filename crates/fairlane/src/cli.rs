@@ -30,7 +30,7 @@ Keep it running and send jobs from another terminal:
   fairlane dev
   fairlane submit jobs.jsonl --wait
 
-NATS is found in this order: --nats-url, FAIRLANE_NATS_URL, FAIRLANE__NATS__URL, the configuration file, a running
+NATS is found in this order: --nats-url, FAIRLANE_NATS_URL, FAIRLANE__NATS__URL, the configuration file, a running \
 `fairlane dev`, nats://127.0.0.1:4222.
 
 Exit codes:
@@ -184,9 +184,10 @@ pub(crate) struct SimArgs {
 }
 
 const DEV_HELP: &str = "\
-Uses the NATS server named by --nats-url or FAIRLANE_NATS_URL, or else starts one of its own (from NATS_SERVER, PATH, or
-fetched once). Uses the Claude API if ANTHROPIC_API_KEY is set, and the simulator otherwise. While it runs, `fairlane
-submit`, `status` and `result` find it without any flags.
+Uses the NATS server named by --nats-url or FAIRLANE_NATS_URL, or else starts one of its own (from NATS_SERVER, PATH, or \
+fetched once). Uses the Claude API if ANTHROPIC_API_KEY is set, and the simulator otherwise. While it runs, `fairlane \
+submit`, `status` and `result` find it without any flags. A process that dies is started again; if this one is killed, \
+all of them end.
 
 Examples:
   fairlane dev
@@ -234,8 +235,8 @@ pub(crate) struct DemoArgs {
 }
 
 const SUBMIT_HELP: &str = "\
-A line is a job: {\"id\": ..., \"tenant\": ..., \"origin\": \"user_action\" | \"scheduled\" | \"batch_job\", \"kind\": ...,
-\"request\": {a Messages API body}}. Lines are sent as they are; a line that cannot be sent, or is refused, never stops
+A line is a job: {\"id\": ..., \"tenant\": ..., \"origin\": \"user_action\" | \"scheduled\" | \"batch_job\", \"kind\": ..., \
+\"request\": {a Messages API body}}. Lines are sent as they are; a line that cannot be sent, or is refused, never stops \
 the others. The same file may be sent again: an id that has been answered is not answered twice.
 
 Examples:

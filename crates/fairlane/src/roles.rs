@@ -46,6 +46,8 @@ pub(crate) async fn run(role: Role, target: Target) -> Outcome {
     let frame = Frame::start(role.frame(target.settings()))
         .await
         .map_err(|error| Stop::new(Exit::Failed, error))?;
+    // The role sets it once it works; until then we are not ready, although nothing else says so yet.
+    let _pending = frame.health.check("nats");
     for warning in &target.loaded.warnings {
         tracing::warn!("{warning}");
     }

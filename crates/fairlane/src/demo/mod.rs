@@ -49,11 +49,7 @@ pub(crate) async fn run(globals: &Globals, args: DemoArgs) -> Outcome {
         Ok(_) | Err(_) => Vec::new(),
     };
     if !matches!(sent, Ok((_, Ended::Complete))) || !wrong.is_empty() {
-        fleet.keep_logs();
-        say(format_args!(
-            "logs are in {}",
-            fleet.running().logs.display()
-        ));
+        say(format_args!("logs are in {}", fleet.keep_logs().display()));
     }
     fleet.stop(&mut signals).await;
     let (summary, ended) = sent?;

@@ -24,6 +24,7 @@ use super::member::{Member, Notice, Surroundings, free_port, url};
 use super::plan::{Group, Plan, Spec, Upstream};
 use super::state::Running;
 use crate::exit::{Exit, Stop};
+use crate::out::say;
 
 /// Notices not yet heard; more are lost.
 const NOTICES_MAX: usize = 256;
@@ -116,7 +117,8 @@ impl Fleet {
         match started {
             Ok(()) => Ok(fleet),
             Err(stop) => {
-                fleet.keep_logs();
+                let logs = fleet.keep_logs();
+                say(format_args!("logs are in {}", logs.display()));
                 fleet.stop(signals).await;
                 Err(stop)
             }
@@ -307,10 +309,12 @@ impl Fleet {
     }
 
     /// Leaves a temporary directory behind, because its logs explain something.
-    pub(crate) fn keep_logs(&mut self) {
+    /// Says where they are.
+    pub(crate) fn keep_logs(&mut self) -> &Path {
         if let Some(dir) = self.temporary.take() {
             self.dir = dir.keep();
         }
+        &self.logs
     }
 
     /// Stops everything in order: workers finish what they have, then the others, NATS last. A signal ends the
