@@ -19,6 +19,8 @@ use crate::requests::{Delivered, Requests, Signal};
 
 /// The server forgets a consumer nobody pulls from for this long.
 const INACTIVE_NS: u64 = 60_000_000_000;
+/// Life of one pull request.
+const EXPIRES: Duration = Duration::from_secs(30);
 /// Pause before the second attempt to open; doubles up to the maximum.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
@@ -218,7 +220,7 @@ impl Reader {
             || info.state.last_seq < self.last_seq;
         let start = if recreated { Start::First } else { start };
         let consumer = consumer_name(&self.nats.client.new_inbox());
-        let mut requests = Requests::open(&self.nats, stream, &consumer).await?;
+        let mut requests = Requests::open(&self.nats, stream, &consumer, EXPIRES).await?;
         let pending = self.create(&consumer, start).await?;
         requests.ask(self.source.window).await?;
         if recreated {

@@ -22,8 +22,11 @@ use crate::requests::{Delivered, Requests, Signal};
 
 /// Pause after the requests were lost, jittered.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
-/// How long stopping waits for messages on their way.
-const DRAIN_MAX: Duration = Duration::from_secs(5);
+/// Life of one pull request. Short, because a request cannot be taken back: stopping waits for it
+/// to end, so that no message is sent to somebody who is gone.
+const EXPIRES: Duration = Duration::from_secs(2);
+/// How long stopping waits for the last requests to end.
+const DRAIN_MAX: Duration = Duration::from_secs(4);
 
 /// How much a puller takes.
 #[derive(Debug, Clone, Copy)]
@@ -214,25 +217,31 @@ impl Puller {
     }
 
     /// Stops asking for work and hands back, for immediate redelivery elsewhere, whatever was not
-    /// taken with [`Puller::next`]. Deliveries already taken stay valid. Returns how many went back.
+    /// taken with [`Puller::next`]. Deliveries already taken stay valid. Takes up to the life of a
+    /// pull request, 2 s. Returns how many went back.
     pub async fn drain(mut self) -> usize {
         self.stop.send_replace(true);
-        let mut handed_back = 0;
-        let mut client = None;
+        // Handed back only after the last request has ended: it would bring them again.
+        let mut rest = Vec::new();
         while let Some(delivery) = self.deliveries.recv().await {
-            handed_back += 1;
+            rest.push(delivery);
+        }
+        for delivery in &rest {
             hand_back(&delivery.nats, delivery.reply.clone()).await;
-            client = Some(delivery.nats.client.clone());
         }
         // The process may end right after this.
-        if let Some(client) = client {
-            let flushed = tokio::time::timeout(DRAIN_MAX, client.flush()).await;
-            tracing::debug!(?flushed, handed_back, "handed back what was not taken");
+        if let Some(delivery) = rest.first() {
+            let flushed = tokio::time::timeout(DRAIN_MAX, delivery.nats.client.flush()).await;
+            tracing::debug!(
+                ?flushed,
+                count = rest.len(),
+                "handed back what was not taken"
+            );
         }
         if let Err(error) = self.task.await {
             tracing::error!(%error, "the puller ended badly");
         }
-        handed_back
+        rest.len()
     }
 }
 
@@ -256,21 +265,44 @@ enum Round {
 impl Pull {
     async fn run(mut self) {
         loop {
-            let round = match Requests::open(&self.nats, &self.stream, &self.consumer).await {
-                Ok(mut requests) => {
-                    let round = self.pull(&mut requests).await;
-                    self.close(requests).await;
-                    round
-                }
-                Err(reason) => Round::Again(reason),
+            let opened = Requests::open(&self.nats, &self.stream, &self.consumer, EXPIRES).await;
+            let round = match opened {
+                Ok(requests) => self.rounds(requests).await,
+                Err(reason) => self.pause(&reason).await,
             };
-            let Round::Again(reason) = round else { return };
-            tracing::debug!(stream = %self.stream, %reason, "pulling is interrupted");
-            let pause = RETRY_DELAY.mul_f64(rand::random_range(0.5..1.0));
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = stopped(&mut self.stopped) => return,
+            match round {
+                Round::Stop => return,
+                Round::Again(reason) => {
+                    tracing::debug!(stream = %self.stream, %reason, "subscribing anew");
+                }
             }
+        }
+    }
+
+    /// Pulls on one inbox, over interruptions.
+    async fn rounds(&mut self, mut requests: Requests) -> Round {
+        loop {
+            let round = match self.pull(&mut requests).await {
+                Round::Again(reason) => self.pause(&reason).await,
+                Round::Stop => Round::Stop,
+            };
+            match round {
+                Round::Stop => {
+                    self.close(requests).await;
+                    return Round::Stop;
+                }
+                Round::Again(reason) if requests.ended() => return Round::Again(reason),
+                Round::Again(_) => requests.reset(),
+            }
+        }
+    }
+
+    async fn pause(&mut self, reason: &str) -> Round {
+        tracing::debug!(stream = %self.stream, %reason, "pulling is interrupted");
+        let pause = RETRY_DELAY.mul_f64(rand::random_range(0.5..1.0));
+        tokio::select! {
+            () = tokio::time::sleep(pause) => Round::Again(reason.to_owned()),
+            () = stopped(&mut self.stopped) => Round::Stop,
         }
     }
 
@@ -283,9 +315,10 @@ impl Pull {
                 return Round::Again(reason);
             }
             let signal = tokio::select! {
+                biased;
+                () = stopped(&mut self.stopped) => return Round::Stop,
                 signal = requests.next() => signal,
                 () = self.slots.freed.notified() => continue,
-                () = stopped(&mut self.stopped) => return Round::Stop,
             };
             match signal {
                 Signal::Message(message) => {
@@ -320,7 +353,11 @@ impl Pull {
         if let Err(error) = delivery.progress().await {
             tracing::debug!(%error, "cannot report progress on receipt");
         }
-        self.sender.send(delivery).await.is_ok()
+        let Err(refused) = self.sender.send(delivery).await else {
+            return true;
+        };
+        hand_back(&self.nats, refused.0.reply.clone()).await;
+        false
     }
 
     fn delivery(&self, message: Message) -> Option<Delivery> {
@@ -342,18 +379,25 @@ impl Pull {
         })
     }
 
-    /// Ends the requests. What was already on its way is handed back at once.
+    /// Waits until the server has no request of ours any more, then hands back what still arrived.
+    /// In this order: a request that is still open would bring it right again.
     async fn close(&self, mut requests: Requests) {
-        requests.close().await;
-        let rest = async {
-            while let Some(message) = requests.leftover().await {
-                if let Some(reply) = message.reply {
-                    hand_back(&self.nats, reply.to_string()).await;
+        let mut late = Vec::new();
+        let ending = async {
+            while requests.outstanding() > 0 {
+                match requests.next().await {
+                    Signal::Message(message) => late.extend(message.reply),
+                    Signal::Idle | Signal::Ended(_) => {}
+                    // Requests end with the connection or the consumer they were made on.
+                    Signal::Lost(_) => return,
                 }
             }
         };
-        if tokio::time::timeout(DRAIN_MAX, rest).await.is_err() {
-            tracing::debug!(stream = %self.stream, "the inbox of a puller did not drain in time");
+        if tokio::time::timeout(DRAIN_MAX, ending).await.is_err() {
+            tracing::debug!(stream = %self.stream, "pull requests did not end in time");
+        }
+        for reply in late {
+            hand_back(&self.nats, reply.to_string()).await;
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Pull requests under way on one inbox: what was asked for, what came, and signs of trouble.
 //!
 //! Written by hand because the library's batches can hang with a heartbeat, and lose a delivery
-//! when their future is dropped. Here nothing is cancelled: the subscription outlives every
-//! turn of the caller's select loop, and each request ends by being filled or by a status.
+//! when their future is dropped; its way to drain a subscription loses what is on its way. Here
+//! nothing is cancelled: the subscription outlives every turn of the caller's select loop and every
+//! reconnect, and each request ends by being filled or by a status.
 
 use std::time::Duration;
 
@@ -16,11 +17,9 @@ use crate::client::Nats;
 use crate::publish::chain;
 
 /// How often the server says that it is there when it has nothing to deliver.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT: Duration = Duration::from_millis(900);
 /// Silence after which the requests are taken for lost: two and a half heartbeats.
-const SILENCE_MAX: Duration = Duration::from_millis(2_500);
-/// Life of one request.
-const EXPIRES: Duration = Duration::from_secs(30);
+const SILENCE_MAX: Duration = Duration::from_millis(2_250);
 
 /// What arrived on the inbox.
 #[derive(Debug)]
@@ -41,15 +40,22 @@ pub(crate) struct Requests {
     nats: Nats,
     next_subject: String,
     inbox: String,
+    expires: Duration,
     subscriber: Subscriber,
     connections: watch::Receiver<u64>,
     outstanding: usize,
     silent_until: Instant,
+    ended: bool,
 }
 
 impl Requests {
-    /// Subscribes an inbox for requests on `consumer` of `stream`.
-    pub(crate) async fn open(nats: &Nats, stream: &str, consumer: &str) -> Result<Self, String> {
+    /// Subscribes an inbox for requests on `consumer` of `stream` that each live for `expires`.
+    pub(crate) async fn open(
+        nats: &Nats,
+        stream: &str,
+        consumer: &str,
+        expires: Duration,
+    ) -> Result<Self, String> {
         let mut connections = nats.connections();
         connections.mark_unchanged();
         let inbox = nats.client.new_inbox();
@@ -62,10 +68,12 @@ impl Requests {
             nats: nats.clone(),
             next_subject: format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"),
             inbox,
+            expires,
             subscriber,
             connections,
             outstanding: 0,
             silent_until: Instant::now() + SILENCE_MAX,
+            ended: false,
         })
     }
 
@@ -74,11 +82,16 @@ impl Requests {
         self.outstanding
     }
 
+    /// True if the subscription is gone, so that a new one is needed.
+    pub(crate) fn ended(&self) -> bool {
+        self.ended
+    }
+
     /// Asks for `count` more messages.
     pub(crate) async fn ask(&mut self, count: usize) -> Result<(), String> {
         let body = json!({
             "batch": count,
-            "expires": nanos(EXPIRES),
+            "expires": nanos(self.expires),
             "idle_heartbeat": nanos(HEARTBEAT),
         });
         let (subject, inbox) = (self.next_subject.clone(), self.inbox.clone());
@@ -113,6 +126,7 @@ impl Requests {
             }
         };
         let Some(message) = message else {
+            self.ended = true;
             return Signal::Lost("the subscription ended".to_owned());
         };
         self.silent_until = Instant::now() + SILENCE_MAX;
@@ -128,22 +142,11 @@ impl Requests {
         signal
     }
 
-    /// Ends all requests; gives what was already on its way, then None.
-    pub(crate) async fn close(&mut self) {
-        if let Err(error) = self.subscriber.drain().await {
-            tracing::debug!(%error, "cannot drain a pull inbox");
-        }
+    /// Begins anew on the same inbox after [`Signal::Lost`]. Requests from before may still be
+    /// alive on the server: what they bring is a delivery like any other.
+    pub(crate) fn reset(&mut self) {
+        self.connections.mark_unchanged();
         self.outstanding = 0;
-    }
-
-    /// A message that arrived after [`Requests::close`], None when there are no more.
-    pub(crate) async fn leftover(&mut self) -> Option<Message> {
-        while let Some(message) = self.subscriber.next().await {
-            if let Signal::Message(message) = signal(message) {
-                return Some(message);
-            }
-        }
-        None
     }
 }
 

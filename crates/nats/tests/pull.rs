@@ -175,6 +175,24 @@ async fn draining_hands_back_what_was_not_taken_and_keeps_what_was() {
     );
 }
 
+/// Stopping while messages arrive must not leave any of them to the ack wait of 30 s.
+#[tokio::test]
+async fn what_arrives_while_draining_is_there_for_the_next_at_once() {
+    let test = TestNats::start().await;
+    for _ in 0..3 {
+        let mut puller = puller(&test, 16);
+        submit(&test, 1).await;
+        let taken = next(&mut puller).await;
+        tokio::join!(submit(&test, 12), puller.drain());
+        taken.ack().await.unwrap();
+    }
+    let mut puller = puller(&test, 16);
+    for _ in 0..36 {
+        next(&mut puller).await.ack().await.unwrap();
+    }
+    assert_eq!(left(&test).await, 0);
+}
+
 #[tokio::test]
 async fn work_is_taken_up_again_after_a_server_restart() {
     let mut test = TestNats::start().await;
