@@ -429,33 +429,32 @@ impl Book {
         self.findings.add(finding);
     }
 
-    /// Jobs to look at although nothing was heard of them, others each time: at most `open_max` of those that have not
-    /// ended, and at most `all_max` together with those that had ended before, if it is certain by now that they will
-    /// not run again.
-    pub(crate) fn next_to_look_at(
-        &mut self,
-        submissions_are_taken: bool,
-        open_max: usize,
-        all_max: usize,
-    ) -> Vec<String> {
+    /// At most `limit` jobs that have not ended, others each time: to look at although nothing was heard of them.
+    pub(crate) fn next_open(&mut self, limit: usize) -> Vec<String> {
         let count = self.jobs.len();
-        let (mut found, mut open, mut looked_at) = (Vec::new(), 0, 0);
+        let (mut found, mut looked_at) = (Vec::new(), 0);
         for (key, job) in self.jobs.iter().cycle().skip(self.next_look).take(count) {
-            if open == open_max || found.len() == all_max {
+            if found.len() == limit {
                 break;
             }
             looked_at += 1;
             match job.state {
-                State::Unseen | State::Open(_) => {
-                    open += 1;
-                    found.push(key.to_string());
-                }
-                State::Old(_) if submissions_are_taken => found.push(key.to_string()),
+                State::Unseen | State::Open(_) => found.push(key.to_string()),
                 State::Old(_) | State::Ended => {}
             }
         }
         self.next_look = (self.next_look + looked_at) % count.max(1);
         found
+    }
+
+    /// At most `limit` jobs that had ended before this submission: to look at once it is certain that they will not run
+    /// again.
+    pub(crate) fn some_old(&self, limit: usize) -> Vec<String> {
+        let old = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| matches!(job.state, State::Old(_)));
+        old.take(limit).map(|(key, _)| key.to_string()).collect()
     }
 
     /// Adds a finding for every job that has not ended.

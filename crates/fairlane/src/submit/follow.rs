@@ -206,8 +206,11 @@ impl<'a> Follower<'a> {
             }
         };
         self.submissions_are_taken |= intake.taken_up_to >= self.book.last_submission;
-        let taken = self.submissions_are_taken;
-        for key in self.book.next_to_look_at(taken, SWEEP_MAX, QUEUE_MAX) {
+        let mut keys = self.book.next_open(SWEEP_MAX);
+        if self.submissions_are_taken {
+            keys.extend(self.book.some_old(QUEUE_MAX));
+        }
+        for key in keys {
             if !self.wanted.contains(&key) {
                 self.want(key);
             }

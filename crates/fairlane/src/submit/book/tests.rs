@@ -165,10 +165,13 @@ fn an_end_from_before_counts_only_once_our_submissions_were_taken() {
     read(&mut book, record("a", Phase::Done), 9, false);
     read(&mut book, failed("b", DeadReason::Exhausted), 10, false);
     assert_eq!(book.total().waiting, 2);
-    assert!(book.next_to_look_at(false, 9, 9).is_empty());
+    assert!(book.next_open(9).is_empty());
     // b is run again, a is not.
     assert!(!book.glimpse("acme.b", Some(Phase::Queued)));
-    assert_eq!(book.next_to_look_at(true, 1, 9).len(), 2);
+    assert_eq!(
+        (book.next_open(9), book.some_old(9)),
+        (vec!["acme.b".to_owned()], vec!["acme.a".to_owned()])
+    );
     read(&mut book, record("a", Phase::Done), 9, true);
     read(&mut book, record("b", Phase::Done), 12, true);
     let total = book.total();
@@ -248,9 +251,7 @@ fn a_book_that_does_not_follow_keeps_no_jobs() {
 fn every_open_job_gets_its_turn_to_be_looked_at() {
     let mut book = following(&["a", "b", "c", "d", "e"]);
     read(&mut book, record("c", Phase::Done), 1, false);
-    let mut seen: Vec<String> = (0..3)
-        .flat_map(|_| book.next_to_look_at(false, 2, 9))
-        .collect();
+    let mut seen: Vec<String> = (0..3).flat_map(|_| book.next_open(2)).collect();
     seen.sort();
     seen.dedup();
     assert_eq!(seen, ["acme.a", "acme.b", "acme.d", "acme.e"]);
