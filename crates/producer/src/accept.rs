@@ -1,4 +1,4 @@
-//! From an acceptable submission to a job: key, message, record, acknowledgement, in this order.
+//! From an acceptable submission to a job: key, message and record, in this order.
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
@@ -37,7 +37,7 @@ impl Store {
         let key = idem_key(&accept);
         let (held, slot) = tokio::join!(
             self.take_key(&key, &accept),
-            self.record(&accept.tenant, &accept.headers.job)
+            self.record_nearby(&accept.tenant, &accept.headers.job)
         );
         let (held, slot) = (held?, slot?);
         let is_new = match next(&held.holder, slot.record.as_ref()) {
@@ -60,7 +60,6 @@ impl Store {
                 None => false,
             },
         };
-        submitted.delivery.ack().await?;
         Ok(if is_new {
             Outcome::Accepted
         } else {
@@ -153,7 +152,7 @@ impl Store {
         for (name, value) in accept.headers.to_pairs() {
             headers.insert(name, value);
         }
-        let body = submitted.delivery.payload.clone();
+        let body = submitted.body.clone();
         let publish = |headers, body| self.jobs.publish(&subject, Some(id), headers, body);
         let mut stored = publish(headers.clone(), body).await;
         if let Err(WriteError::TooLarge { .. }) = stored {
@@ -189,7 +188,6 @@ impl Store {
             Ok(_) | Err(WriteError::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        submitted.delivery.ack().await?;
         Ok(Outcome::Refused)
     }
 }

@@ -19,6 +19,7 @@ mod accept;
 pub mod catalog;
 pub mod intake;
 mod producer;
+mod quarantine;
 mod refuse;
 mod store;
 mod trouble;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::bail;
 use bytes::Bytes;
 use fairlane_nats::payloads::PayloadError;
-use fairlane_nats::{Delivery, Nats, PullOptions, Puller};
+use fairlane_nats::{Delivery, HeaderMap, Nats, PullOptions, Puller};
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::health::Check;
 use fairlane_runtime::{Metrics, Shutdown, TraceContext};
@@ -17,12 +17,13 @@ use fairlane_wire::names::header;
 use futures::FutureExt;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, field};
 
 use crate::catalog::{CatalogError, catalog};
 use crate::intake::{Arrival, Body, Claim, Decision, Intake};
+use crate::quarantine::{Quarantine, Stranded};
 use crate::store::{Outcome, Store, Submitted};
 use crate::trouble::{Bursts, Trouble, delay};
 
@@ -31,6 +32,9 @@ use crate::trouble::{Bursts, Trouble, delay};
 const LARGE_BYTES: usize = 256 * 1024;
 /// Bodies in objects that are read at the same time: each may have `producer.body_bytes_max`.
 const OBJECTS_AT_ONCE: usize = 4;
+/// How often a producer looks for submissions that nobody can receive, besides after each
+/// connection.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// How often the connection is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -47,6 +51,7 @@ struct Shared {
     objects: Semaphore,
     in_flight_max: usize,
     bursts: Bursts,
+    quarantine: Quarantine,
 }
 
 impl Producer {
@@ -63,6 +68,7 @@ impl Producer {
                 objects: Semaphore::new(OBJECTS_AT_ONCE),
                 in_flight_max: settings.producer.max_in_flight as usize,
                 bursts: Bursts::default(),
+                quarantine: Quarantine::default(),
             }),
         })
     }
@@ -72,6 +78,12 @@ impl Producer {
     pub async fn serve(&self, shutdown: &Shutdown) {
         let nats = &self.shared.store.nats;
         let names = &nats.names;
+        let mut connections = nats.connections();
+        connections.mark_unchanged();
+        // A submission that ended this client's last life must not end this one.
+        self.clone().sweep(shutdown.stop_now().clone()).await;
+        let mut sweeps = tokio::time::interval_at(Instant::now() + SWEEP_EVERY, SWEEP_EVERY);
+        sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let options = PullOptions {
             in_flight_max: self.shared.in_flight_max,
         };
@@ -94,6 +106,12 @@ impl Producer {
                     }
                     None => break,
                 },
+                _ = sweeps.tick() => {
+                    tasks.spawn(self.clone().sweep(shutdown.stop_now().clone()));
+                }
+                Ok(()) = connections.changed() => {
+                    tasks.spawn(self.clone().sweep(shutdown.stop_now().clone()));
+                }
             }
         }
         let finish = async { while tasks.join_next().await.is_some() {} };
@@ -126,6 +144,50 @@ impl Producer {
                 hand_back(&delivery, delay(delivery.count)).await;
             }
         }
+    }
+
+    /// Buries submissions that cannot be received. Trouble with that is not worth a word: the next
+    /// sweep comes, and trouble with NATS shows elsewhere.
+    async fn sweep(self, stop_now: CancellationToken) {
+        let sweep = self.shared.quarantine.sweep(&self);
+        let swept = tokio::select! {
+            swept = sweep => swept,
+            () = stop_now.cancelled() => return,
+        };
+        match swept {
+            Ok(0) => {}
+            Ok(buried) => tracing::warn!(buried, "buried submissions that cannot be received"),
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::debug!(error, "cannot look for submissions that cannot be received");
+            }
+        }
+    }
+
+    /// Buries a submission whose headers are not given to anybody.
+    pub(crate) async fn bury_unreadable(
+        &self,
+        stored: &Stranded,
+        failure: Failure,
+    ) -> Result<(), Trouble> {
+        let headers = HeaderMap::new();
+        let names = &self.shared.store.nats.names;
+        let Stranded { subject, seq, .. } = stored;
+        let arrival = Arrival::read(names, subject, &headers, *seq, stored.stored_ms);
+        let submitted = Submitted {
+            arrival: &arrival,
+            headers: &headers,
+            body: &stored.body,
+            trace: TraceContext::generate(),
+        };
+        match self.unusable(&submitted, failure) {
+            Decision::Refuse(refuse) => self.shared.store.bury(&submitted, *refuse).await,
+            Decision::Accept(_) => unreachable!("an unusable body is refused"),
+        }
+    }
+
+    pub(crate) fn nats(&self) -> &Nats {
+        &self.shared.store.nats
     }
 
     fn complain(&self, delivery: &Delivery, trouble: &Trouble) {
@@ -162,12 +224,14 @@ impl Producer {
         );
         incoming.set_as_parent_of(&span);
         let submitted = Submitted {
-            delivery,
             arrival: &arrival,
+            headers: &delivery.headers,
+            body: &delivery.payload,
             trace: TraceContext::of_span(&span).unwrap_or(incoming),
         };
         let work = async {
             let outcome = self.judge(&submitted).await?;
+            delivery.ack().await?;
             Span::current().record("outcome", outcome.as_str());
             tracing::debug!(seq = delivery.seq, outcome = outcome.as_str(), "submission");
             Ok(())
@@ -191,15 +255,15 @@ impl Producer {
                 span.record("tenant", refuse.letter.tenant.as_deref());
                 span.record("job", refuse.letter.job.as_str());
                 span.record("reason", refuse.letter.failure.reason.as_str());
-                Box::pin(store.refuse(submitted, *refuse)).await
+                Box::pin(store.bury(submitted, *refuse)).await?;
+                Ok(Outcome::Refused)
             }
         }
     }
 
     async fn decide(&self, submitted: &Submitted<'_>) -> Result<Decision, Trouble> {
-        let in_message = &submitted.delivery.payload;
-        match submitted.arrival.claim(in_message.len()) {
-            Claim::None => self.weigh(submitted, in_message.clone()).await,
+        match submitted.arrival.claim(submitted.body.len()) {
+            Claim::None => self.weigh(submitted, submitted.body.clone()).await,
             Claim::Refused(failure) => Ok(self.unusable(submitted, failure)),
             Claim::Object(name) => {
                 let permit = self.shared.objects.acquire().await;
@@ -238,7 +302,7 @@ impl Producer {
 
     fn unusable(&self, submitted: &Submitted<'_>, failure: Failure) -> Decision {
         let Submitted { arrival, trace, .. } = submitted;
-        let body = Body::Unusable(failure);
+        let body = Body::Unusable(submitted.body, failure);
         self.shared.intake.decide(arrival, body, trace, now_ms())
     }
 

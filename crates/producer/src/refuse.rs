@@ -11,7 +11,7 @@ use fairlane_wire::letter::{DeadReason, Letter, unknown_tenant};
 use fairlane_wire::names::header;
 
 use crate::intake::{Refuse, is_refused_at_the_door};
-use crate::store::{Outcome, Store, Submitted};
+use crate::store::{Store, Submitted};
 use crate::trouble::Trouble;
 
 /// Bytes of the publisher's own headers that a dead letter keeps. The server takes 64 KiB in all,
@@ -19,17 +19,6 @@ use crate::trouble::Trouble;
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 
 impl Store {
-    /// Makes a dead letter of a submission.
-    pub(crate) async fn refuse(
-        &self,
-        submitted: &Submitted<'_>,
-        refuse: Refuse,
-    ) -> Result<Outcome, Trouble> {
-        self.bury(submitted, refuse).await?;
-        submitted.delivery.ack().await?;
-        Ok(Outcome::Refused)
-    }
-
     /// Writes letter and record, in this order.
     pub(crate) async fn bury(
         &self,
@@ -75,7 +64,7 @@ impl Store {
     ) -> Result<(), Trouble> {
         let id = Letter::submission_message_id(&refuse.assigned);
         let mut headers = headers(submitted);
-        let body = submitted.delivery.payload.clone();
+        let body = submitted.body.clone();
         let mut stored = self.store_letter(&id, refuse, &headers, body).await;
         if let Err(WriteError::TooLarge { .. }) = stored {
             let tenant = tenant_of(refuse);
@@ -109,7 +98,7 @@ fn tenant_of(refuse: &Refuse) -> TenantId {
 
 /// The publisher's own headers, within bounds, and the trace.
 fn headers(submitted: &Submitted<'_>) -> HeaderMap {
-    let own = own_headers(&submitted.delivery.headers);
+    let own = own_headers(submitted.headers);
     let mut names: Vec<_> = own.iter().collect();
     // Ours first: one of them may say where the body is.
     names.sort_by_key(|(name, _)| (!name.to_string().starts_with("Fl-"), name.to_string()));

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use fairlane_core::{JobId, TenantId};
 use fairlane_nats::lease::{Bucket, Revision};
 use fairlane_nats::payloads::Payloads;
-use fairlane_nats::records::{Records, Slot};
-use fairlane_nats::{Delivery, Jobs, Nats, WriteError};
+use fairlane_nats::records::{RecordError, Records, Slot};
+use fairlane_nats::{Jobs, Nats, WriteError};
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::{Metrics, TraceContext};
-use fairlane_wire::names::header;
+use fairlane_wire::names::{Namespace, header};
 use fairlane_wire::record::JobRecord;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -30,8 +30,11 @@ const LIMIT_FRESH: Duration = Duration::from_secs(30);
 /// A submission in hand.
 #[derive(Debug)]
 pub(crate) struct Submitted<'a> {
-    pub(crate) delivery: &'a Delivery,
     pub(crate) arrival: &'a Arrival,
+    /// As published.
+    pub(crate) headers: &'a HeaderMap,
+    /// As published.
+    pub(crate) body: &'a Bytes,
     /// Where it is in its trace.
     pub(crate) trace: TraceContext,
 }
@@ -61,6 +64,7 @@ pub(crate) struct Store {
     pub(crate) jobs: Jobs,
     pub(crate) records: Records,
     pub(crate) keys: Bucket,
+    status: Bucket,
     pub(crate) payloads: Payloads,
     pub(crate) metrics: Metrics,
     pub(crate) key_life: Duration,
@@ -76,6 +80,7 @@ impl Store {
             jobs: nats.jobs(),
             records: Records::new(nats, keep),
             keys: nats.bucket(&nats.names.idem_bucket()),
+            status: nats.bucket(&nats.names.status_bucket()),
             payloads: nats.payloads(),
             metrics,
             key_life: key_life.max(KEY_LIFE_MIN),
@@ -85,8 +90,36 @@ impl Store {
         }
     }
 
+    /// The record as the leader of the bucket has it.
     pub(crate) async fn record(&self, tenant: &TenantId, job: &JobId) -> Result<Slot, Trouble> {
         Ok(self.records.get(tenant, job).await?)
+    }
+
+    /// The record as any replica has it, which takes half the time. It may be a moment behind;
+    /// what is written on that ground names the revision.
+    pub(crate) async fn record_nearby(
+        &self,
+        tenant: &TenantId,
+        job: &JobId,
+    ) -> Result<Slot, Trouble> {
+        let key = Namespace::status_key(tenant, job);
+        let Some(entry) = self.status.get_direct(&key).await? else {
+            return Ok(Slot {
+                record: None,
+                revision: Revision::ABSENT,
+            });
+        };
+        let record = entry.value().map(|value| JobRecord::from_json(value));
+        let record = record
+            .transpose()
+            .map_err(|error| RecordError::Undecodable {
+                key,
+                text: error.to_string(),
+            })?;
+        Ok(Slot {
+            record,
+            revision: entry.revision,
+        })
     }
 
     /// Writes `record` over `expected`, or over whatever is there by now and `may_go`. False if
@@ -123,8 +156,7 @@ impl Store {
         headers: &mut HeaderMap,
     ) -> Result<(), Trouble> {
         let name = format!("{tenant}.{}", submitted.arrival.assigned_id());
-        let body: &Bytes = &submitted.delivery.payload;
-        self.payloads.put(&name, body, usize::MAX).await?;
+        self.payloads.put(&name, submitted.body, usize::MAX).await?;
         headers.insert(header::CLAIM, name);
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fairlane_nats::jobs::ReadError;
 use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::records::RecordError;
-use fairlane_nats::{AckError, WriteError};
+use fairlane_nats::{AckError, ApiError, WriteError};
 use tokio::time::Instant;
 
 /// Longest pause before a submission is delivered again.
@@ -32,6 +32,10 @@ pub(crate) enum Trouble {
     Owner { key: String, text: String },
     #[error("{what} was written by somebody else each time")]
     Contended { what: String },
+    #[error("a call of the server was not answered as it should be: {0}")]
+    Call(String),
+    #[error("a message could not be deleted")]
+    Delete(#[from] ApiError),
     #[error("the submission could not be parsed: the task was cut off")]
     CutOff,
 }

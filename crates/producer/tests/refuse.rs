@@ -41,7 +41,8 @@ async fn only_letter(world: &World, body: &[u8], reason: DeadReason) -> Failure 
     let beside = record_headers(&world.nats, letter.job.as_str()).await;
     assert_eq!(beside.get("Fl-Phase").unwrap().as_str(), "failed");
     assert_eq!(beside.get("Fl-Reason").unwrap().as_str(), reason.as_str());
-    assert_eq!(beside.get("Nats-TTL").unwrap().as_str(), "86400");
+    let life = beside.get("Nats-TTL").unwrap().as_str();
+    assert_eq!(life.trim_end_matches('s'), "86400");
     letter.failure
 }
 

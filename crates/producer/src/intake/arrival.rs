@@ -119,10 +119,8 @@ impl Arrival {
     }
 
     pub(super) fn id_of_unparsed(&self, body: &Body<'_>) -> JobId {
-        let peeked = || match body {
-            Body::Here(bytes) => JobId::parse(&submission::peek(bytes).id?).ok(),
-            Body::Unusable(_) => None,
-        };
+        let (Body::Here(bytes) | Body::Unusable(bytes, _)) = body;
+        let peeked = || JobId::parse(&submission::peek(bytes).id?).ok();
         let named = self.named_job.clone().or_else(peeked);
         named.unwrap_or_else(|| self.assigned_id())
     }

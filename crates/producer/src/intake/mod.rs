@@ -30,8 +30,8 @@ pub const OUTPUT_TOKENS_EXPECTED: u64 = 256;
 pub enum Body<'a> {
     /// Its bytes, from the message or from the object it names.
     Here(&'a [u8]),
-    /// The message names an object that cannot be used, now or later.
-    Unusable(Failure),
+    /// These bytes, but something else makes a job of them impossible, now and later.
+    Unusable(&'a [u8], Failure),
 }
 
 /// What is to be done with a submission.
@@ -136,7 +136,7 @@ impl Intake {
     fn parse(&self, body: &Body<'_>, tenant: &TenantId) -> Result<Submission, Failure> {
         let bytes = match body {
             Body::Here(bytes) => *bytes,
-            Body::Unusable(failure) => return Err(failure.clone()),
+            Body::Unusable(_, failure) => return Err(failure.clone()),
         };
         if bytes.len() > self.body_bytes_max {
             return Err(size::too_many_bytes(bytes.len(), self.body_bytes_max));

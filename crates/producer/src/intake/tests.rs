@@ -357,7 +357,12 @@ fn a_claimed_job_keeps_the_name_of_its_object() {
     assert_eq!(accept.headers.claim.as_deref(), Some("acme.1"));
 
     let failure = Failure::new(DeadReason::InvalidJob, "payload acme.1 does not exist");
-    let decision = intake().decide(&claimed, Body::Unusable(failure.clone()), &trace(), NOW_MS);
+    let decision = intake().decide(
+        &claimed,
+        Body::Unusable(b"", failure.clone()),
+        &trace(),
+        NOW_MS,
+    );
     let Decision::Refuse(refuse) = decision else {
         panic!("{decision:?}");
     };
@@ -426,7 +431,7 @@ fn eight_hundred_wallpapers_are_judged_as_expected() {
         "378 wp-0377 unknown_model: model \"claude-haiku-9\" is not known to this fleet",
         "403 wp-0402 invalid_job: priority is not the caller's to set (found \"critical\")",
         "456 wp-0455 invalid_job: origin \"user-action\" is not known",
-        "501 wp-0500 undecodable: unexpected end of JSON at byte 119",
+        "501 wp-0500 undecodable: unexpected end of JSON at byte 120",
         "621 wp-0620 undecodable: not JSON: unexpected end of hex escape at byte 272",
         "651 wp-0650 undecodable: nested too deeply: more than 127 levels at byte 719",
         "721 wp-0720 invalid_tenant: tenant \"Wallpaper Pro/../*>\" contains ' '; a tenant is 1 to 63 letters, digits, '_' or '-', and starts with a letter or digit",
