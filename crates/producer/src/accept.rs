@@ -1,5 +1,7 @@
 //! From an acceptable submission to a job: key, message and record, in this order.
 
+use std::time::Duration;
+
 use async_nats::HeaderMap;
 use bytes::Bytes;
 use fairlane_nats::WriteError;
@@ -12,6 +14,9 @@ use crate::intake::{Accept, KeyHolder, Next, Refuse, has_no_job, next};
 use crate::producer::now_ms;
 use crate::store::{Outcome, Store, Submitted, TRIES_MAX};
 use crate::trouble::Trouble;
+
+/// How long a key that was given back leaves a trace.
+const FREED_KEY_TRACE: Duration = Duration::from_secs(60);
 
 /// An idempotency key as its job holds it.
 #[derive(Debug)]
@@ -181,7 +186,7 @@ impl Store {
         self.bury(submitted, refuse).await?;
         let released = self
             .keys
-            .tombstone_if(key, held.revision, Bytes::new(), self.key_life)
+            .tombstone_if(key, held.revision, Bytes::new(), FREED_KEY_TRACE)
             .await;
         match released {
             // A conflict means that the key's life ended and somebody else has it now.

@@ -1,6 +1,5 @@
 //! The loop around the decisions: pull, one task per submission, drain.
 
-use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -121,29 +120,22 @@ impl Producer {
 
     /// Deals with one submission, whatever happens: nothing that goes wrong with it touches others.
     async fn settle(self, delivery: Delivery, stop_now: CancellationToken) {
-        let work = AssertUnwindSafe(self.handle(&delivery)).catch_unwind();
         let ended = tokio::select! {
-            ended = work => ended,
+            ended = contained(self.handle(&delivery)) => ended,
             // Between any two steps a producer may also die, so being cut off is harmless.
             () = stop_now.cancelled() => return hand_back(&delivery, Duration::ZERO).await,
         };
         match ended {
-            Ok(Ok(())) => {}
-            Ok(Err(trouble)) => {
-                self.complain(&delivery, &trouble);
-                hand_back(&delivery, delay(delivery.count)).await;
-            }
-            Err(panic) => {
-                let reason = panic_message(panic.as_ref());
-                tracing::error!(
-                    seq = delivery.seq,
-                    delivery = delivery.count,
-                    reason,
-                    "a bug: a submission made the producer panic"
-                );
-                hand_back(&delivery, delay(delivery.count)).await;
-            }
+            Ok(Ok(())) => return,
+            Ok(Err(trouble)) => self.complain(&delivery, &trouble),
+            Err(reason) => tracing::error!(
+                seq = delivery.seq,
+                delivery = delivery.count,
+                reason,
+                "a bug: a submission made the producer panic"
+            ),
         }
+        hand_back(&delivery, delay(delivery.count)).await;
     }
 
     /// Buries submissions that cannot be received. Trouble with that is not worth a word: the next
@@ -331,10 +323,15 @@ async fn hand_back(delivery: &Delivery, delay: Duration) {
     }
 }
 
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&'static str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a value that is not text")
+/// What `work` gives, or the message of its panic.
+async fn contained<T>(work: impl Future<Output = T>) -> Result<T, String> {
+    let ended = AssertUnwindSafe(work).catch_unwind().await;
+    ended.map_err(|panic| {
+        let text = panic.downcast_ref::<&'static str>().copied();
+        text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("a value that is not text")
+            .to_owned()
+    })
 }
 
 /// Unix milliseconds of this machine's clock.
@@ -366,5 +363,22 @@ pub(crate) async fn watch_connection(
             bail!("the NATS client has ended");
         }
         check.set(nats.is_connected());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_ends_the_work_and_not_the_task() {
+        assert_eq!(contained(async { 1 }).await, Ok(1));
+        let number = 7;
+        let ended = contained(async move {
+            assert_eq!(number, 8, "a bug");
+        });
+        assert!(ended.await.unwrap_err().contains("a bug"));
+        let ended = contained(async { panic!("plain") });
+        assert_eq!(ended.await, Err::<(), _>("plain".to_owned()));
     }
 }

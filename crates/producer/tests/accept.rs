@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use common::{World, get, headers, id, job, keyed, record_headers, start_with, tenant};
 use fairlane_core::JobSeq;
 use fairlane_nats::embedded::ServerOptions;
-use fairlane_nats::objects::ObjectOptions;
+use fairlane_nats::objects::{self, ObjectOptions};
 use fairlane_runtime::config::Settings;
 use fairlane_support::{LIMIT, eventually};
 use fairlane_wire::job::JobHeaders;
@@ -315,6 +315,28 @@ async fn two_producers_accept_five_hundred_jobs_exactly_once() {
     for producer in producers {
         producer.drain().await;
     }
+}
+
+#[tokio::test]
+async fn a_submission_waits_while_the_job_stream_is_gone() {
+    let world = World::new().await;
+    let jobs = world.nats.names.jobs_stream();
+    world.nats.jetstream.delete_stream(&jobs).await.unwrap();
+    world.submit(&job("a")).await;
+    let producer = world.start();
+    eventually(LIMIT, "the key, which comes first", async || {
+        world.key_owner("a").await.ok_or("nobody has it")
+    })
+    .await;
+    assert_eq!(world.waiting().await, 1);
+    objects::ensure(&world.nats, &ObjectOptions::default())
+        .await
+        .unwrap();
+    world.settled().await;
+    assert_eq!(world.jobs().await.len(), 1);
+    assert_eq!(world.record("a").await.unwrap().sequence, Some(1));
+    assert_eq!(world.letters().await, []);
+    producer.drain().await;
 }
 
 #[tokio::test]

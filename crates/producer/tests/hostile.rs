@@ -6,15 +6,13 @@ mod common;
 
 use std::time::Duration;
 
-use common::{World, job, letter_of, start_with};
+use common::{World, job, letter_of, publish_raw, start_with};
 use fairlane_nats::embedded::ServerOptions;
 use fairlane_nats::objects::ObjectOptions;
 use fairlane_runtime::config::Settings;
-use fairlane_support::{LIMIT, eventually, within};
+use fairlane_support::{LIMIT, eventually};
 use fairlane_wire::letter::DeadReason;
 use fairlane_wire::record::Phase;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 /// A world in which what a dead client had in hand comes back soon.
 async fn world() -> World {
@@ -23,31 +21,6 @@ async fn world() -> World {
         ..ObjectOptions::default()
     };
     World::with(ServerOptions::default(), &objects).await
-}
-
-/// Publishes with a header block that no client library would write.
-async fn publish_raw(world: &World, block: &[u8], body: &[u8]) {
-    let address = world.server.url().strip_prefix("nats://").unwrap();
-    let mut tcp = TcpStream::connect(address).await.unwrap();
-    let (header, all) = (block.len(), block.len() + body.len());
-    let connect = "CONNECT {\"verbose\":false,\"headers\":true}\r\n";
-    let publish = format!("HPUB fl.submit.acme {header} {all}\r\n");
-    let parts = [
-        connect.as_bytes(),
-        publish.as_bytes(),
-        block,
-        body,
-        b"\r\nPING\r\n",
-    ];
-    tcp.write_all(&parts.concat()).await.unwrap();
-    let answered = async {
-        let mut heard = Vec::new();
-        while !heard.windows(4).any(|word| word == b"PONG") {
-            let count = tcp.read_buf(&mut heard).await.unwrap();
-            assert!(count > 0, "{}", heard.escape_ascii());
-        }
-    };
-    within(LIMIT, "the server to take the message", answered).await;
 }
 
 async fn one_letter_and_one_job(world: &World) {

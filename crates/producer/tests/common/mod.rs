@@ -23,6 +23,8 @@ use fairlane_wire::letter::Letter;
 use fairlane_wire::names::{Namespace, header};
 use fairlane_wire::record::JobRecord;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 pub(crate) fn tenant(name: &str) -> TenantId {
@@ -251,4 +253,29 @@ pub(crate) async fn record_headers(nats: &Nats, job: &str) -> HeaderMap {
         .await
         .unwrap();
     message.headers
+}
+
+/// Publishes with a header block that no client library would write.
+pub(crate) async fn publish_raw(world: &World, block: &[u8], body: &[u8]) {
+    let address = world.server.url().strip_prefix("nats://").unwrap();
+    let mut tcp = TcpStream::connect(address).await.unwrap();
+    let (header, all) = (block.len(), block.len() + body.len());
+    let connect = "CONNECT {\"verbose\":false,\"headers\":true}\r\n";
+    let publish = format!("HPUB fl.submit.acme {header} {all}\r\n");
+    let parts = [
+        connect.as_bytes(),
+        publish.as_bytes(),
+        block,
+        body,
+        b"\r\nPING\r\n",
+    ];
+    tcp.write_all(&parts.concat()).await.unwrap();
+    let answered = async {
+        let mut heard = Vec::new();
+        while !heard.windows(4).any(|word| word == b"PONG") {
+            let count = tcp.read_buf(&mut heard).await.unwrap();
+            assert!(count > 0, "{}", heard.escape_ascii());
+        }
+    };
+    within(LIMIT, "the server to take the message", answered).await;
 }
