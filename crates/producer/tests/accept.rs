@@ -54,7 +54,7 @@ async fn a_submission_becomes_a_job_with_headers_and_a_record() {
     assert!(beside.get("Nats-TTL").is_none());
     assert_eq!(world.key_owner("a-1").await.as_deref(), Some("a-1"));
     assert_eq!(world.letters().await, []);
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn a_job_without_a_trace_or_with_a_broken_one_starts_its_own() {
             .iter()
             .all(|trace| trace.starts_with("00-") && trace.len() == 55)
     );
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn instructions_to_the_server_do_not_reach_the_job_stream() {
             .unwrap()
             .starts_with("acme:ca978112")
     );
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn an_id_published_again_is_the_same_job_before_and_after_its_end() {
     assert_eq!(world.jobs().await, []);
     assert_eq!(world.record("a").await, Some(done));
     assert_eq!(world.letters().await, []);
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn an_id_with_another_key_is_still_the_same_job() {
     world.submit(&keyed("a", "second")).await;
     world.settled().await;
     assert_eq!(world.jobs().await.len(), 1);
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn a_key_under_another_id_points_to_the_first_job() {
     assert_eq!(record.same_as.as_deref(), Some("a"));
     assert_eq!((record.phase, record.sequence), (Phase::Queued, None));
     assert_eq!(world.record("a").await.unwrap().same_as, None);
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn the_same_key_of_two_tenants_is_two_jobs() {
     assert_eq!(world.jobs().await.len(), 2);
     let slot = world.records.get(&tenant("other"), &id("a")).await.unwrap();
     assert_eq!(slot.record.unwrap().tenant, tenant("other"));
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -205,7 +205,7 @@ async fn a_producer_that_died_after_any_step_leaves_one_job() {
             "after {steps} steps"
         );
         assert_eq!(world.key_owner("a").await.as_deref(), Some("a"));
-        producer.drain().await;
+        producer.end();
     }
 }
 
@@ -223,7 +223,7 @@ async fn a_worker_that_was_faster_keeps_its_record() {
     let producer = world.start();
     world.settled().await;
     assert_eq!(world.record("a").await, Some(running));
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -240,7 +240,7 @@ async fn a_job_whose_outcome_is_forgotten_runs_again() {
     let jobs = world.jobs().await;
     assert_eq!(jobs.len(), 1);
     assert_eq!(world.record("a").await.unwrap().sequence, Some(jobs[0].seq));
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -265,7 +265,7 @@ async fn a_body_in_an_object_is_measured_and_stays_there() {
     let found = JobHeaders::parse(|name| get(&jobs[0], name)).unwrap();
     assert_eq!(found.claim.as_deref(), Some("acme.1"));
     assert!(found.tokens.input > 100_000, "{:?}", found.tokens);
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -287,7 +287,7 @@ async fn a_body_that_has_no_room_beside_the_jobs_headers_moves_to_an_object() {
     let name = get(&jobs[0], "Fl-Claim").unwrap();
     let found = world.nats.payloads().get(name, usize::MAX).await.unwrap();
     assert_eq!(found, body.as_bytes());
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -313,7 +313,7 @@ async fn two_producers_accept_five_hundred_jobs_exactly_once() {
     }
     assert_eq!(world.letters().await, []);
     for producer in producers {
-        producer.drain().await;
+        producer.end();
     }
 }
 
@@ -336,7 +336,7 @@ async fn a_submission_waits_while_the_job_stream_is_gone() {
     assert_eq!(world.jobs().await.len(), 1);
     assert_eq!(world.record("a").await.unwrap().sequence, Some(1));
     assert_eq!(world.letters().await, []);
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -365,7 +365,7 @@ async fn a_drain_finishes_what_is_in_hand_and_leaves_the_rest_untouched() {
     let producer = world.start();
     world.settled().await;
     assert_eq!(world.jobs().await.len(), 600);
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -388,5 +388,5 @@ async fn a_stop_at_once_loses_nothing() {
     let jobs = world.jobs().await;
     let ids: BTreeSet<_> = jobs.iter().map(|job| get(job, "Fl-Job").unwrap()).collect();
     assert_eq!((jobs.len(), ids.len()), (300, 300));
-    producer.drain().await;
+    producer.end();
 }

@@ -49,7 +49,7 @@ async fn headers_that_cost_the_connection_are_buried_after_it_is_back() {
         let connection = world.server.connect().await;
         let producer = start_with(&connection, &Settings::default());
         one_letter_and_one_job(&world).await;
-        producer.drain().await;
+        producer.end();
     }
 }
 
@@ -73,5 +73,5 @@ async fn headers_that_end_the_client_are_buried_by_the_next_process() {
     let connection = world.server.connect().await;
     let producer = start_with(&connection, &Settings::default());
     one_letter_and_one_job(&world).await;
-    producer.drain().await;
+    producer.end();
 }

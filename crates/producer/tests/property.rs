@@ -59,7 +59,7 @@ async fn ends(bodies: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     }
     world.settled().await;
     let (jobs, letters) = (world.jobs().await, world.letters().await);
-    producer.drain().await;
+    producer.end();
 
     let mut found: Vec<Vec<u8>> = letters
         .iter()

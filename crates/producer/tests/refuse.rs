@@ -88,7 +88,7 @@ async fn each_reason_has_its_letter_byte_for_byte_and_its_record() {
         world.publish("acme", headers(&[]), &body).await;
         only_letter(&world, &body, reason).await;
         assert_eq!(world.jobs().await, [], "{reason}");
-        producer.drain().await;
+        producer.end();
     }
 }
 
@@ -120,7 +120,7 @@ async fn a_letter_keeps_the_publishers_headers_but_no_instructions_to_the_server
             .render()
             .contains("fairlane_jobs_total{outcome=\"dead\"} 1")
     );
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn a_submission_that_is_nearly_all_headers_is_buried_too() {
     assert_eq!(get(&letters[0], "X-Own"), Some("1"));
     assert_eq!(get(&letters[0], "Fl-Line"), Some("17"));
     assert_eq!(get(&letters[0], "A-Large"), None);
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn a_body_that_has_no_room_beside_the_letter_moves_to_an_object() {
     let name = get(&letters[0], "Fl-Claim").unwrap();
     let found = world.nats.payloads().get(name, usize::MAX).await.unwrap();
     assert_eq!(found, body);
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -175,7 +175,7 @@ async fn a_name_that_cannot_be_a_tenant_is_buried_under_unknown() {
         .await
         .unwrap();
     assert_eq!(slot.record, None);
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -238,7 +238,7 @@ async fn foreign_missing_and_oversized_objects_are_refused() {
         ]
     );
     assert_eq!(world.jobs().await, []);
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -271,7 +271,7 @@ async fn a_full_lane_refuses_with_the_limit_and_lets_the_job_come_again() {
     assert_eq!((record.phase, record.sequence), (Phase::Queued, Some(3)));
     assert_eq!(record.failure, None);
     assert_eq!(world.key_owner("c").await.as_deref(), Some("c"));
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -304,7 +304,7 @@ async fn who_pointed_to_a_refused_job_may_come_again_too() {
     world.settled().await;
     let record = world.record("b").await.unwrap();
     assert_eq!((record.same_as, record.sequence), (None, Some(2)));
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -326,7 +326,7 @@ async fn a_broken_resubmission_does_not_damage_the_first_ones_record() {
         world.record(own.as_str()).await.unwrap().phase,
         Phase::Failed
     );
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -347,7 +347,7 @@ async fn each_broken_submission_of_one_id_has_its_own_letter_until_it_is_repaire
     world.settled().await;
     let record = world.record("a").await.unwrap();
     assert_eq!((record.phase, record.sequence), (Phase::Queued, Some(1)));
-    producer.drain().await;
+    producer.end();
 }
 
 #[tokio::test]
@@ -379,7 +379,7 @@ async fn a_producer_that_died_while_refusing_leaves_one_letter() {
         assert_eq!(letters[0].payload, &body[..]);
         let record = world.record("a").await.unwrap();
         assert_eq!(record.phase, Phase::Failed, "after {steps} steps");
-        producer.drain().await;
+        producer.end();
     }
 }
 
@@ -403,5 +403,5 @@ async fn a_submission_waits_while_the_dead_letter_stream_is_gone() {
         .await
         .unwrap();
     only_letter(&world, b"{}", DeadReason::InvalidJob).await;
-    producer.drain().await;
+    producer.end();
 }

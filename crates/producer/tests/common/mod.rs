@@ -79,6 +79,11 @@ impl Running {
             .unwrap();
     }
 
+    /// Ends it as a crash would, at the end of a test.
+    pub(crate) fn end(self) {
+        self.task.abort();
+    }
+
     pub(crate) async fn stop_now(self) {
         self.shutdown.stop();
         within(LIMIT, "the producer to stop", self.task)
