@@ -344,15 +344,8 @@ impl Scheduler {
                 }
             }
             Outcome::Returned => {
-                self.leases.insert(
-                    seq,
-                    Lease {
-                        revision,
-                        state: LeaseState::Over,
-                    },
-                );
                 self.count_deliveries(seq, credit.delivery.saturating_sub(1));
-                self.line_up(seq);
+                self.back_in_line(seq, revision);
             }
             Outcome::Parked { until } => {
                 self.leases.insert(
@@ -392,14 +385,20 @@ impl Scheduler {
             }) => self.refund(&credit, None),
             Some(LeaseState::Parked { .. } | LeaseState::Over | LeaseState::Finished) | None => {}
         }
-        self.leases.insert(
-            seq,
-            Lease {
-                revision,
-                state: LeaseState::Over,
-            },
-        );
-        self.line_up(seq);
+        self.back_in_line(seq, revision);
+    }
+
+    /// Nobody holds the lease any more; `revision` is what a new grant replaces.
+    fn back_in_line(&mut self, seq: JobSeq, revision: u64) {
+        // Without a job there will be no grant, and traces of leases must not pile up. Should the
+        // index show the job later, storing its grant finds the revision by itself.
+        if self.jobs.contains_key(&seq) {
+            let state = LeaseState::Over;
+            self.leases.insert(seq, Lease { revision, state });
+            self.line_up(seq);
+        } else {
+            self.leases.remove(&seq);
+        }
     }
 
     fn grant_stored(&mut self, seq: JobSeq, revision: u64) {
@@ -710,6 +709,12 @@ impl Scheduler {
     #[must_use]
     pub fn live(&self) -> usize {
         self.fleet.occupied()
+    }
+
+    /// Leases that are remembered: held, parked, or over with their job still in the stream.
+    #[must_use]
+    pub fn leases(&self) -> usize {
+        self.leases.len()
     }
 
     /// Jobs known to be in the stream, whatever their state.

@@ -472,3 +472,22 @@ fn a_worker_that_fell_silent_or_drains_gets_nothing() {
     world.worker("w", 4);
     assert_eq!(world.grants().len(), 1);
 }
+
+#[test]
+fn nothing_is_remembered_of_jobs_that_are_gone() {
+    let mut world = World::new(config());
+    world.worker("w", 10);
+    for seq in 1..=100 {
+        world.job(seq, Priority::Batch, "acme");
+        let credits = world.grants();
+        world.settle(&credits[0], Outcome::Finished, Some(credits[0].tokens));
+        // The trace of the settlement ends too, later.
+        world.revision += 1;
+        let revision = world.revision;
+        world.event(Event::LeaseEnded {
+            seq: JobSeq(seq),
+            revision,
+        });
+    }
+    assert_eq!((world.scheduler.leases(), world.scheduler.known()), (0, 0));
+}
