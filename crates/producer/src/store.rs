@@ -184,3 +184,41 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fairlane_support::TestNats;
+    use fairlane_wire::record::Phase;
+
+    use super::*;
+    use crate::intake::has_no_job;
+
+    #[tokio::test]
+    async fn a_record_that_came_in_between_is_replaced_only_if_it_may_go() {
+        let server = TestNats::start().await;
+        let store = Store::new(&Settings::default(), &server.nats, Metrics::new("producer"));
+        let tenant = TenantId::parse("acme").unwrap();
+        let record = |job: &str, phase| {
+            let job = JobId::parse(job).unwrap();
+            JobRecord::new(tenant.clone(), job, phase, 5)
+        };
+        for (job, phase, may_go) in [
+            ("done", Phase::Done, false),
+            ("generating", Phase::Generating, false),
+            ("refused", Phase::Failed, true),
+        ] {
+            let between = record(job, phase);
+            store
+                .records
+                .save(&between, Revision::ABSENT)
+                .await
+                .unwrap();
+            let ours = record(job, Phase::Queued);
+            // As somebody who had looked before there was anything.
+            let saved = store.save_over(&ours, Revision::ABSENT, has_no_job).await;
+            assert_eq!(saved.unwrap(), may_go, "{job}");
+            let found = store.record(&tenant, &ours.job).await.unwrap().record;
+            assert_eq!(found, Some(if may_go { ours } else { between }), "{job}");
+        }
+    }
+}
