@@ -25,34 +25,41 @@ async fn change(watch: &mut Watch) -> Entry {
     }
 }
 
-/// Applies events until the view is current; gives the live keys.
-async fn settle(watch: &mut Watch, view: &mut BTreeMap<String, String>) {
+type View = BTreeMap<String, String>;
+
+fn apply(entry: &Entry, view: &mut View) {
+    let key = entry.key.clone();
+    match &entry.content {
+        Content::Live(value) => view.insert(key, String::from_utf8(value.to_vec()).unwrap()),
+        Content::Deleted(_) | Content::Expired => view.remove(&key),
+    };
+}
+
+/// Applies events until the view is current.
+async fn settle(watch: &mut Watch, view: &mut View) {
     loop {
         match next(watch).await {
-            Event::Change(entry) => match entry.content {
-                Content::Live(value) => {
-                    view.insert(entry.key, String::from_utf8(value.to_vec()).unwrap());
-                }
-                Content::Deleted(_) | Content::Expired => {
-                    view.remove(&entry.key);
-                }
-            },
+            Event::Change(entry) => apply(&entry, view),
             Event::Current => return,
             Event::Stale => {}
         }
     }
 }
 
-/// The key and value of a change to a value.
-fn live(event: Event) -> Option<(String, String)> {
-    let Event::Change(entry) = event else {
-        return None;
-    };
-    let value = String::from_utf8(entry.value()?.to_vec()).unwrap();
-    Some((entry.key, value))
+/// Applies events until the view is as expected, whether by reading anew or by changes after that.
+/// Gives the revisions of the changes.
+async fn until(watch: &mut Watch, view: &mut View, expected: &View) -> Vec<Revision> {
+    let mut revisions = Vec::new();
+    while view != expected {
+        if let Event::Change(entry) = next(watch).await {
+            revisions.push(entry.revision);
+            apply(&entry, view);
+        }
+    }
+    revisions
 }
 
-fn view(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+fn view(pairs: &[(&str, &str)]) -> View {
     pairs
         .iter()
         .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
@@ -123,7 +130,7 @@ async fn a_watch_of_some_keys_sees_no_others() {
     put(&bucket, "acme.1", "a").await;
     put(&bucket, "other.1", "b").await;
     let mut watch = bucket.watch_keys("acme.*");
-    let mut seen = BTreeMap::new();
+    let mut seen = View::new();
     settle(&mut watch, &mut seen).await;
     assert_eq!(seen, view(&[("acme.1", "a")]));
     put(&bucket, "other.2", "c").await;
@@ -139,7 +146,7 @@ async fn after_a_server_restart_the_watch_shows_what_is_there_now() {
     put(&bucket, "1", "a").await;
     let held = put(&bucket, "2", "b").await;
     let mut watch = bucket.watch();
-    let mut seen = BTreeMap::new();
+    let mut seen = View::new();
     settle(&mut watch, &mut seen).await;
 
     test.server.restart().await.unwrap();
@@ -152,24 +159,8 @@ async fn after_a_server_restart_the_watch_shows_what_is_there_now() {
     put(&other, "1", "c").await;
     put(&other, "3", "d").await;
 
-    let mut revisions = Vec::new();
-    while seen != view(&[("0", "unchanged"), ("1", "c"), ("3", "d")]) {
-        match next(&mut watch).await {
-            Event::Change(entry) => {
-                revisions.push(entry.revision);
-                match &entry.content {
-                    Content::Live(value) => {
-                        let value = String::from_utf8(value.to_vec()).unwrap();
-                        seen.insert(entry.key, value);
-                    }
-                    Content::Deleted(_) | Content::Expired => {
-                        seen.remove(&entry.key);
-                    }
-                }
-            }
-            Event::Current | Event::Stale => {}
-        }
-    }
+    let expected = view(&[("0", "unchanged"), ("1", "c"), ("3", "d")]);
+    let revisions = until(&mut watch, &mut seen, &expected).await;
     assert!(revisions.is_sorted(), "{revisions:?}");
     assert!(
         revisions.iter().all(|revision| *revision > held),
@@ -189,7 +180,7 @@ async fn keys_that_vanished_without_a_trace_while_nobody_looked_are_reported() {
     let held = put(&bucket, "1", "a").await;
     put(&bucket, "2", "b").await;
     let mut watch = bucket.watch();
-    let mut seen = BTreeMap::new();
+    let mut seen = View::new();
     settle(&mut watch, &mut seen).await;
 
     // What a long outage does: the key goes, and its tombstone goes too. The same data under
@@ -226,7 +217,7 @@ async fn a_bucket_made_anew_is_watched_from_its_beginning() {
     put(&bucket, "1", "a").await;
     put(&bucket, "2", "b").await;
     let mut watch = bucket.watch();
-    let mut seen = BTreeMap::new();
+    let mut seen = View::new();
     settle(&mut watch, &mut seen).await;
 
     test.nats
@@ -239,9 +230,7 @@ async fn a_bucket_made_anew_is_watched_from_its_beginning() {
         .unwrap();
     put(&bucket, "3", "c").await;
 
-    while seen != view(&[("3", "c")]) {
-        settle(&mut watch, &mut seen).await;
-    }
+    until(&mut watch, &mut seen, &view(&[("3", "c")])).await;
 }
 
 #[tokio::test]
@@ -312,11 +301,7 @@ async fn a_consumer_deleted_by_somebody_else_is_replaced() {
     stream.delete_consumer(&names[0]).await.unwrap();
     put(&bucket, "1", "a").await;
     assert_eq!(next(&mut watch).await, Event::Stale);
-    // The new reading may have begun before the write or after it.
-    let mut seen = BTreeMap::new();
-    while seen != view(&[("1", "a")]) {
-        seen.extend(live(next(&mut watch).await));
-    }
+    until(&mut watch, &mut View::new(), &view(&[("1", "a")])).await;
 }
 
 /// A server that stands still without closing its connections, as behind a broken network.
