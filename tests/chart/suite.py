@@ -1,6 +1,5 @@
 """Tests of the chart and of deploy/. Run by tests/chart/run; a word as argument runs only the tests with it in their name."""
 
-import contextlib
 import copy
 import os
 import re
@@ -15,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jsonschema
 import yaml
 
+import live
 import readme
 import rules
 import settings
@@ -234,6 +234,15 @@ if os.environ["FAIRLANE"]:
             ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
             same((ended.returncode, ended.stderr), (0, ""))
 
+    @test()
+    def a_fleet_started_like_the_trial_pods_answers_jobs():
+        found = objects(render("trial"))
+        live.answers_jobs(found, find(found, "ConfigMap", "-nats")["data"]["nats-server.conf"])
+
+    @test()
+    def a_fleet_on_the_nats_of_deploy_answers_jobs():
+        live.answers_jobs(objects(render("minimal")), (ROOT / "deploy" / "nats-server.conf").read_text())
+
 
 # Roles
 
@@ -365,7 +374,16 @@ OTHER = {
 }
 
 
-@test(*[(".".join(path),) for path, default, _ in readme.rows() if default is not None or path[-1] == "terminationGracePeriodSeconds"])
+def leaves():
+    """Every value that is not only a heading. A table that cannot be read fails a test of its own."""
+    try:
+        rows = readme.rows()
+    except readme.Undocumented:
+        return []
+    return [(".".join(path),) for path, default, _ in rows if default is not None or path[-1] == "terminationGracePeriodSeconds"]
+
+
+@test(*leaves())
 def every_value_changes_something(path):
     keys = path.split(".")
     # The real parts and the trial parts exclude each other, so a value may show in either.
@@ -424,9 +442,12 @@ def the_readme_lists_the_values():
 
 @test()
 def a_value_without_a_comment_is_noticed():
-    with contextlib.suppress(readme.Undocumented):
-        lines = ["a: 1"]
-        list(readme.walk(yaml.compose("a: 1", yaml.CSafeLoader), lines, ()))
+    text = "# A value.\na: 1\n\nb: 2"
+    try:
+        list(readme.walk(yaml.compose(text, yaml.CSafeLoader), text.splitlines(), ()))
+    except readme.Undocumented as undocumented:
+        same(str(undocumented), "b")
+    else:
         raise AssertionError("not noticed")
 
 
@@ -553,7 +574,7 @@ def main():
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         failures = [text for text in pool.map(run, chosen) if text]
     if not os.environ["FAIRLANE"]:
-        print("not run: the program's own check of each configuration; set FAIRLANE to a built program")
+        print("not run: what needs the program itself; set FAIRLANE to a built one")
     print(f"{time.monotonic() - began:.1f} s")
     print(f"{len(chosen) - len(failures)} passed, {len(failures)} failed")
     sys.exit(1 if failures or not chosen else 0)

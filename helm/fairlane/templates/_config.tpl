@@ -23,11 +23,15 @@
 {{- else -}}
   {{- $_ := set $config.claude "api_key_file" (printf "/etc/fairlane/claude/%s" .Values.secrets.claudeApiKey.key) -}}
 {{- end -}}
-# Written by helm from .Values.config; `fairlane config show` tells what each key does.
+# Written by helm from .Values.config; `fairlane config show` prints it with all defaults.
 {{- include "fairlane.toml" (dict "table" $config "path" list) }}
 {{ end -}}
 
-{{/* One table: its own keys first, as TOML wants, then the tables in it. Null means not set. */}}
+{{/*
+One table: its own keys first, as TOML wants, then the tables in it. Null means not set. A text or number as JSON writes
+it is also one in TOML, and whole numbers, which arrive from a values file as floating point, leave as whole ones;
+toToml would make 5.0 of 5, which the programs refuse.
+*/}}
 {{- define "fairlane.toml" -}}
 {{- $path := .path -}}
 {{- if $path }}
@@ -39,7 +43,7 @@
 {{- fail (printf "these values cannot work:\n  - config.%s is a list; no key of the configuration takes one" (join "." (append $path $key))) }}
 {{- end }}
 {{- if not (or (kindIs "map" $value) (kindIs "invalid" $value)) }}
-{{ include "fairlane.tomlKey" $key }} = {{ include "fairlane.tomlValue" $value }}
+{{ include "fairlane.tomlKey" $key }} = {{ toJson $value }}
 {{- end }}
 {{- end }}
 {{- range $key, $value := .table }}
@@ -52,16 +56,4 @@
 {{/* Names with dots, such as sonnet-4.x, must be quoted, or they would be two names. */}}
 {{- define "fairlane.tomlKey" -}}
 {{- ternary . (toJson .) (regexMatch "^[A-Za-z0-9_-]+$" .) -}}
-{{- end -}}
-
-{{/*
-A text as JSON writes it is also one in TOML. Numbers of a values file arrive as floating point; a whole one has to
-leave as a whole one, without an exponent.
-*/}}
-{{- define "fairlane.tomlValue" -}}
-{{- if and (kindIs "float64" .) (eq . (floor .)) -}}
-{{- printf "%.0f" . -}}
-{{- else -}}
-{{- toJson . -}}
-{{- end -}}
 {{- end -}}
