@@ -1,11 +1,12 @@
 //! Between what travels and what the core decides on.
 
 use fairlane_core::JobSeq;
+use fairlane_core::breaker::Sample;
 use fairlane_core::limiter::{Observation, Observed};
 use fairlane_core::scheduler::{self as core, Event, Outcome};
 use fairlane_nats::{Content, Entry, IndexItem};
 use fairlane_wire::lease::{
-    Credit, DeliveryOutcome, Lease, LimitSeen, LimitsSeen, Parked, Settlement,
+    Credit, DeliveryOutcome, Health, Lease, LimitSeen, LimitsSeen, Parked, Settlement,
 };
 use fairlane_wire::{JobHeaders, Namespace};
 
@@ -81,6 +82,10 @@ fn settled(settlement: Settlement, outcome: Outcome) -> core::Settlement {
         used: settlement.used,
         observed: settlement.limits.map(observation).unwrap_or_default(),
         pause_until: settlement.pause.map(|pause| pause.until_ms),
+        sample: settlement.health.map(|health| match health {
+            Health::Good => Sample::Good,
+            Health::UpstreamBad | Health::NetworkBad => Sample::Bad,
+        }),
     }
 }
 

@@ -94,6 +94,7 @@ impl Options {
                 tenant_in_flight_max: scheduler.tenant_in_flight_max,
                 max_deliver: settings.worker.max_attempts + DELIVERY_SLACK,
                 worker_silence_max: WORKER_SILENCE_MAX_MS,
+                breaker: fairlane_core::breaker::Rules::default(),
             },
             times,
             unstarted_ttl: Duration::from_millis(scheduler.unstarted_ttl_ms),

@@ -82,6 +82,20 @@ pub struct Settlement {
     /// The upstream asked the pool to wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
+    /// What the call said about the health of its pool. Absent if it said nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
+}
+
+/// What a call said about the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    Good,
+    /// The upstream failed.
+    UpstreamBad,
+    /// The way to the upstream failed.
+    NetworkBad,
 }
 
 /// What became of the job with this delivery.
@@ -291,6 +305,7 @@ pub(crate) mod tests {
             pause: Some(Pause {
                 until_ms: 1_700_000_016_000,
             }),
+            health: Some(Health::UpstreamBad),
         };
         let cases = [
             (
@@ -307,7 +322,7 @@ pub(crate) mod tests {
                     settlement,
                 }),
                 format!(
-                    r#"{{"state":"parked","until_ms":1700000016000,"settlement":{{"credit":{{{CREDIT}}},"outcome":"retry","used":{{"input":100,"output":0}},"limits":{{"requests":{{"limit":50,"remaining":0}}}},"pause":{{"until_ms":1700000016000}}}}}}"#
+                    r#"{{"state":"parked","until_ms":1700000016000,"settlement":{{"credit":{{{CREDIT}}},"outcome":"retry","used":{{"input":100,"output":0}},"limits":{{"requests":{{"limit":50,"remaining":0}}}},"pause":{{"until_ms":1700000016000}},"health":"upstream_bad"}}}}"#
                 ),
             ),
         ];
@@ -325,6 +340,7 @@ pub(crate) mod tests {
             used: None,
             limits: None,
             pause: None,
+            health: None,
         };
         let text = serde_json::to_string(&settlement).unwrap();
         assert!(!text.contains("used"));

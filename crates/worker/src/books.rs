@@ -2,11 +2,13 @@
 
 use fairlane_claude::CallReport;
 use fairlane_core::attempt::{Cause, History};
-use fairlane_core::failure::{Class, Paid, Reason, Verdict, happened};
+use fairlane_core::failure::{self, Class, Paid, Reason, Verdict, happened};
 use fairlane_core::models::Catalog;
 use fairlane_core::price::{PriceTable, Usage, Usd};
 use fairlane_core::{Millis, Tokens};
-use fairlane_wire::lease::{Credit, DeliveryOutcome, LimitSeen, LimitsSeen, Pause, Settlement};
+use fairlane_wire::lease::{
+    Credit, DeliveryOutcome, Health, LimitSeen, LimitsSeen, Pause, Settlement,
+};
 use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, LedgerEntry, Letter, UsageRecord};
 
 /// What a job has behind it, by its record.
@@ -113,6 +115,7 @@ pub(crate) fn settlement(
         used: call.and_then(|(report, verdict)| used(report, verdict)),
         limits: call.map(|(report, _)| limits(report)),
         pause: pause_until_ms.map(|until_ms| Pause { until_ms }),
+        health: call.and_then(|(_, verdict)| health(verdict)),
     }
 }
 
@@ -123,6 +126,15 @@ fn used(report: &CallReport, verdict: &Verdict) -> Option<Tokens> {
         return None;
     }
     Some(report.usage.limited())
+}
+
+fn health(verdict: &Verdict) -> Option<Health> {
+    match verdict.health {
+        failure::Health::NoSample => None,
+        failure::Health::Good => Some(Health::Good),
+        failure::Health::UpstreamBad => Some(Health::UpstreamBad),
+        failure::Health::NetworkBad => Some(Health::NetworkBad),
+    }
 }
 
 fn limits(report: &CallReport) -> LimitsSeen {

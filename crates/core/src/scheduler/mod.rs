@@ -15,6 +15,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use crate::Millis;
+use crate::breaker::{self, Gate, Sample};
 use crate::drr::{FlowKey, Head, Weight};
 use crate::ids::{JobId, JobSeq, PoolId, TenantId, Term, WorkerId};
 use crate::job::{Cost, CostWeights, Priority, Tokens};
@@ -41,6 +42,7 @@ pub struct Config {
     pub max_deliver: u32,
     /// A worker that was not heard of for this long gets no more credits.
     pub worker_silence_max: Millis,
+    pub breaker: breaker::Rules,
 }
 
 /// A job as the index shows it.
@@ -93,6 +95,8 @@ pub struct Settlement {
     pub observed: Observation,
     /// The upstream asked the pool to wait until then.
     pub pause_until: Option<Millis>,
+    /// What the call said about the health of its pool.
+    pub sample: Option<Sample>,
 }
 
 /// What happened.
@@ -306,6 +310,7 @@ impl Scheduler {
             used,
             observed,
             pause_until,
+            sample,
         } = settlement;
         let seq = credit.seq;
         if !self.is_news(seq, revision) {
@@ -317,6 +322,7 @@ impl Scheduler {
         if let Some(until) = pause_until {
             limits.pause(until);
         }
+        self.judge(pool, seq, sample);
         if self
             .leases
             .get(&seq)
@@ -372,6 +378,8 @@ impl Scheduler {
                 stored: true,
             }) => {
                 // Whether the call was made, and paid, nobody knows: it stays charged.
+                let pool = self.pool(&credit.pool);
+                self.judge(pool, seq, None);
                 self.fleet.free(&credit.worker);
                 let tenant = self.tenants.index(&credit.tenant);
                 self.tenants.landed(tenant);
@@ -447,6 +455,24 @@ impl Scheduler {
             .is_none_or(|lease| lease.revision < revision)
     }
 
+    /// Tells the breaker of a pool how a call ended; without a sample it says nothing.
+    fn judge(&mut self, pool: PoolIx, seq: JobSeq, sample: Option<Sample>) {
+        let now = self.now;
+        let is_probe = self.pools.probe(pool) == Some(seq);
+        let breaker = self.pools.breaker(pool);
+        match (is_probe, sample) {
+            (true, Some(sample)) => breaker.probe_ended(sample, now),
+            (true, None) => breaker.probe_lost(now),
+            (false, Some(sample)) => {
+                breaker.record(sample, now);
+            }
+            (false, None) => {}
+        }
+        if is_probe {
+            self.pools.set_probe(pool, None);
+        }
+    }
+
     fn count_deliveries(&mut self, seq: JobSeq, deliveries: u32) {
         if let Some(job) = self.jobs.get_mut(&seq) {
             job.deliveries = deliveries;
@@ -462,7 +488,8 @@ impl Scheduler {
             .get(pool)
             .copied()
             .unwrap_or(self.config.default_limits);
-        self.pools.index(pool, limits, self.now)
+        self.pools
+            .index(pool, limits, self.config.breaker, self.now)
     }
 
     fn weight(&self, tenant: &TenantId) -> Weight {
@@ -491,6 +518,9 @@ impl Scheduler {
     /// Replaces what was charged for a credit by what was used.
     fn refund(&mut self, credit: &Credit, used: Option<Tokens>) {
         let pool = self.pool(&credit.pool);
+        if used.is_none() && self.pools.probe(pool) == Some(credit.seq) {
+            self.judge(pool, credit.seq, None);
+        }
         self.pools.limits(pool).settle(credit.tokens, used);
         self.fleet.free(&credit.worker);
         let tenant = self.tenants.index(&credit.tenant);
@@ -636,14 +666,19 @@ impl Scheduler {
             if let Some(why) = self.why_aside(job) {
                 return Some(Candidate::PutAside(seq, why));
             }
-            match self.pools.limits(pool).room(job.tokens, self.now) {
+            let tokens = job.tokens;
+            match self.pools.admits(pool, tokens, self.now) {
                 Ok(()) => {
                     let rank = (priority, seq.0, seq);
                     if best.is_none_or(|best| rank < best) {
                         best = Some(rank);
                     }
                 }
-                Err(at) => self.room_at = Some(self.room_at.map_or(at, |earlier| earlier.min(at))),
+                Err(Some(at)) => {
+                    self.room_at = Some(self.room_at.map_or(at, |earlier| earlier.min(at)));
+                }
+                // A probe is out; its end will wake us.
+                Err(None) => {}
             }
         }
         best.map(|(_, _, seq)| Candidate::Run(seq))
@@ -686,6 +721,11 @@ impl Scheduler {
             term: self.term,
             granted_at: self.now,
         };
+        if self.pools.breaker(pool).gate(self.now) == Gate::HalfOpen {
+            self.pools.breaker(pool).probe_sent();
+            self.pools.set_probe(pool, Some(seq));
+        }
+        let job = &self.jobs[&seq];
         self.lanes.serve(pool, priority, tenant, job.cost);
         self.lanes.remove(pool, priority, tenant, seq);
         self.charge(&credit);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Credit;
 use crate::Millis;
+use crate::breaker::{self, Breaker, Gate};
 use crate::drr::{Drr, FlowKey, Weight};
 use crate::ids::{JobId, JobSeq, PoolId, TenantId, WorkerId};
 use crate::job::{Cost, Priority, Tokens};
@@ -128,34 +129,80 @@ impl Tenants {
     }
 }
 
-/// Pools by number, with their limits.
+/// Pools by number, with their limits and breakers.
 #[derive(Debug, Default)]
 pub(super) struct Pools {
-    names: Vec<PoolId>,
-    limits: Vec<PoolLimits>,
+    pools: Vec<Pool>,
+}
+
+#[derive(Debug)]
+struct Pool {
+    name: PoolId,
+    limits: PoolLimits,
+    breaker: Breaker,
+    /// The job that is out as the breaker's probe.
+    probe: Option<JobSeq>,
 }
 
 impl Pools {
-    pub(super) fn index(&mut self, name: &PoolId, limits: Limits, now: Millis) -> PoolIx {
+    pub(super) fn index(
+        &mut self,
+        name: &PoolId,
+        limits: Limits,
+        breaker: breaker::Rules,
+        now: Millis,
+    ) -> PoolIx {
         // A fleet uses a handful of pools.
-        if let Some(at) = self.names.iter().position(|known| known == name) {
+        if let Some(at) = self.pools.iter().position(|pool| pool.name == *name) {
             return PoolIx(at);
         }
-        self.names.push(name.clone());
-        self.limits.push(PoolLimits::new(limits, now));
-        PoolIx(self.names.len() - 1)
+        self.pools.push(Pool {
+            name: name.clone(),
+            limits: PoolLimits::new(limits, now),
+            breaker: Breaker::new(breaker),
+            probe: None,
+        });
+        PoolIx(self.pools.len() - 1)
     }
 
     pub(super) fn name(&self, pool: PoolIx) -> &PoolId {
-        &self.names[pool.0]
+        &self.pools[pool.0].name
     }
 
     pub(super) fn limits(&mut self, pool: PoolIx) -> &mut PoolLimits {
-        &mut self.limits[pool.0]
+        &mut self.pools[pool.0].limits
+    }
+
+    pub(super) fn breaker(&mut self, pool: PoolIx) -> &mut Breaker {
+        &mut self.pools[pool.0].breaker
+    }
+
+    pub(super) fn probe(&self, pool: PoolIx) -> Option<JobSeq> {
+        self.pools[pool.0].probe
+    }
+
+    pub(super) fn set_probe(&mut self, pool: PoolIx, probe: Option<JobSeq>) {
+        self.pools[pool.0].probe = probe;
+    }
+
+    /// Whether a call of `tokens` may start now; otherwise when to ask again, or None if only an
+    /// event can change it.
+    pub(super) fn admits(
+        &mut self,
+        pool: PoolIx,
+        tokens: Tokens,
+        now: Millis,
+    ) -> Result<(), Option<Millis>> {
+        let pool = &mut self.pools[pool.0];
+        match pool.breaker.gate(now) {
+            Gate::Closed | Gate::HalfOpen => pool.limits.room(tokens, now).map_err(Some),
+            Gate::Open { until } => Err(Some(until)),
+            Gate::Probing => Err(None),
+        }
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = PoolIx> + use<> {
-        (0..self.names.len()).map(PoolIx)
+        (0..self.pools.len()).map(PoolIx)
     }
 }
 

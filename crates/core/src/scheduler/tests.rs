@@ -16,6 +16,7 @@ fn config() -> Config {
         tenant_in_flight_max: 1_000,
         max_deliver: 5,
         worker_silence_max: 3_000,
+        breaker: breaker::Rules::default(),
     }
 }
 
@@ -77,6 +78,7 @@ impl World {
             used,
             observed: Observation::default(),
             pause_until: None,
+            sample: None,
         };
         self.event(Event::Settled {
             settlement,
@@ -305,6 +307,7 @@ fn a_pause_stops_its_pool_and_no_other() {
             ..Observation::default()
         },
         pause_until: Some(16_000),
+        sample: None,
     };
     let revision = world.revision;
     world.event(Event::Settled {
@@ -490,4 +493,83 @@ fn nothing_is_remembered_of_jobs_that_are_gone() {
         });
     }
     assert_eq!((world.scheduler.leases(), world.scheduler.known()), (0, 0));
+}
+
+impl World {
+    /// Settles as parked for a second, after a call that said something about the upstream.
+    fn sample(&mut self, credit: &Credit, sample: Sample) {
+        self.revision += 1;
+        let settlement = Settlement {
+            credit: credit.clone(),
+            outcome: Outcome::Parked {
+                until: self.now + 1_000,
+            },
+            used: None,
+            observed: Observation::default(),
+            pause_until: None,
+            sample: Some(sample),
+        };
+        self.event(Event::Settled {
+            settlement,
+            revision: self.revision,
+        });
+    }
+}
+
+#[test]
+fn an_open_breaker_holds_its_pool_and_half_open_lets_one_probe_through() {
+    let mut world = World::new(config());
+    world.worker("w", 100);
+    for seq in 1..=20 {
+        world.job(seq, Priority::Batch, "acme");
+    }
+    let credits = world.grants();
+    assert_eq!(credits.len(), 20);
+    for credit in &credits {
+        world.sample(credit, Sample::Bad);
+    }
+    world.now = 2_000;
+    assert_eq!(world.grants(), [], "open");
+    let sonnet = PoolId::parse("sonnet").unwrap();
+    world.event(Event::Job(JobSeen {
+        pool: sonnet,
+        ..seen(99, Priority::Batch, "acme")
+    }));
+    assert_eq!(seqs(&world.grants()), [99], "other pools run on");
+    assert_eq!(world.scheduler.next_deadline(), Some(90_000));
+
+    world.now = 90_000;
+    world.worker("w", 100);
+    let probe = world.grants();
+    assert_eq!(probe.len(), 1, "one probe");
+    assert_eq!(world.grants(), []);
+    world.sample(&probe[0], Sample::Bad);
+    assert_eq!(world.grants(), [], "open again");
+    world.now = 180_000;
+    world.worker("w", 100);
+    let probe = world.grants();
+    world.sample(&probe[0], Sample::Good);
+    assert_eq!(world.grants().len(), 19, "closed");
+}
+
+#[test]
+fn a_probe_whose_worker_dies_makes_room_for_another() {
+    let mut world = World::new(config());
+    world.worker("w", 100);
+    for seq in 1..=20 {
+        world.job(seq, Priority::Batch, "acme");
+    }
+    for credit in &world.grants() {
+        world.sample(credit, Sample::Bad);
+    }
+    world.now = 90_000;
+    world.worker("w", 100);
+    let probe = world.grants();
+    world.revision += 1;
+    let revision = world.revision;
+    world.event(Event::LeaseEnded {
+        seq: probe[0].seq,
+        revision,
+    });
+    assert_eq!(world.grants().len(), 1);
 }
