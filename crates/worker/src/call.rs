@@ -92,12 +92,10 @@ pub(crate) async fn run(
         Err(error) => return Called::Unsendable(error),
     };
     let cancel = stop.child_token();
-    let call = context.claude.call(
-        &context.options.key,
-        prepared,
-        on_progress,
-        cancel.cancelled(),
-    );
+    let key = context.options.keys.current(std::time::Instant::now());
+    let call = context
+        .claude
+        .call(&key, prepared, on_progress, cancel.cancelled());
     let mut call = std::pin::pin!(call);
     let mut on_slow = std::pin::pin!(async {
         tokio::time::sleep(slow_after).await;

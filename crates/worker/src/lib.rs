@@ -11,12 +11,14 @@
 //! | `delivery` | one credit from start to end |
 //! | `lease` | the credit: start, renew, release, park |
 //! | `call` | the request that is sent, and the call under its lease |
+//! | `key` | the API key of the moment |
 //! | `books` | record, ledger entry, letter and settlement as data |
 //! | `schema` | checks structured output |
 
 mod books;
 mod call;
 mod delivery;
+mod key;
 mod lease;
 mod options;
 mod schema;
@@ -29,6 +31,7 @@ use fairlane_nats::Nats;
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::{Frame, Rule};
 
+pub use key::ReadError as KeyReadError;
 pub use options::{Options, OptionsError};
 
 /// Runs the worker until it is asked to stop: finishes what is in flight, hands back the rest.

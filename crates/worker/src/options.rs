@@ -1,12 +1,14 @@
 //! The worker's settings as checked values.
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use fairlane_claude::{ApiKey, KeyError};
+use fairlane_claude::ApiKey;
 use fairlane_core::models::Catalog;
 use fairlane_core::price::PriceTable;
 use fairlane_runtime::config::Settings;
+
+use crate::key::{Keys, ReadError};
 
 /// Everything a worker keeps to.
 #[derive(Debug, Clone)]
@@ -17,7 +19,7 @@ pub struct Options {
     pub(crate) renew_every: Duration,
     pub(crate) results_keep: Duration,
     pub(crate) body_bytes_max: usize,
-    pub(crate) key: ApiKey,
+    pub(crate) keys: Arc<Keys>,
     pub(crate) claude: fairlane_claude::Options,
     pub(crate) catalog: Catalog,
     pub(crate) prices: PriceTable,
@@ -30,13 +32,8 @@ pub enum OptionsError {
         "no API key; set claude.api_key_file to a file that holds it, or FAIRLANE__CLAUDE__API_KEY"
     )]
     NoKey,
-    #[error("cannot read claude.api_key_file {path:?}")]
-    KeyFile {
-        path: PathBuf,
-        source: std::io::Error,
-    },
-    #[error("the API key is not usable")]
-    Key(#[from] KeyError),
+    #[error("claude.api_key_file or claude.api_key")]
+    Key(#[from] ReadError),
     #[error(
         "worker.renew_ms ({renew}) must be at most half of scheduler.credit_ttl_ms ({ttl}), or one lost renewal ends a running job's credit"
     )]
@@ -59,7 +56,7 @@ impl Options {
             renew_every: Duration::from_millis(renew),
             results_keep: Duration::from_millis(settings.results.keep_ms),
             body_bytes_max: usize::try_from(settings.producer.body_bytes_max).unwrap_or(usize::MAX),
-            key: key(settings)?,
+            keys: Arc::new(keys(settings)?),
             claude: fairlane_claude::Options {
                 base_url: claude.base_url.clone(),
                 version: claude.version.clone(),
@@ -75,16 +72,13 @@ impl Options {
     }
 }
 
-fn key(settings: &Settings) -> Result<ApiKey, OptionsError> {
-    let text = match (&settings.claude.api_key_file, &settings.claude.api_key) {
-        (Some(path), _) => {
-            std::fs::read_to_string(path).map_err(|source| OptionsError::KeyFile {
-                path: path.clone(),
-                source,
-            })?
+fn keys(settings: &Settings) -> Result<Keys, OptionsError> {
+    match (&settings.claude.api_key_file, &settings.claude.api_key) {
+        (Some(path), _) => Ok(Keys::in_file(path.clone(), Instant::now())?),
+        (None, Some(key)) => {
+            let key = ApiKey::parse(key.expose()).map_err(ReadError::Key)?;
+            Ok(Keys::fixed(key))
         }
-        (None, Some(key)) => key.expose().to_owned(),
-        (None, None) => return Err(OptionsError::NoKey),
-    };
-    Ok(ApiKey::parse(&text)?)
+        (None, None) => Err(OptionsError::NoKey),
+    }
 }
