@@ -16,7 +16,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod accept;
-pub mod catalog;
 pub mod intake;
 mod producer;
 mod quarantine;
@@ -29,7 +28,6 @@ use fairlane_nats::Nats;
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::{Frame, Rule};
 
-pub use catalog::{CatalogError, catalog};
 pub use producer::Producer;
 
 /// Runs a producer until the process is asked to stop and what is in hand has been finished.

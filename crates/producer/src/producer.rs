@@ -10,6 +10,7 @@ use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::{Delivery, HeaderMap, Nats, PullOptions, Puller};
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::health::Check;
+use fairlane_runtime::{CatalogError, catalog};
 use fairlane_runtime::{Metrics, Shutdown, TraceContext};
 use fairlane_wire::letter::{DeadReason, Failure};
 use fairlane_wire::names::header;
@@ -20,7 +21,6 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, field};
 
-use crate::catalog::{CatalogError, catalog};
 use crate::intake::{Arrival, Body, Claim, Decision, Intake};
 use crate::quarantine::{Quarantine, Stranded};
 use crate::store::{Outcome, Store, Submitted};

@@ -7,6 +7,7 @@ use fairlane_claude::ApiKey;
 use fairlane_core::models::Catalog;
 use fairlane_core::price::PriceTable;
 use fairlane_runtime::config::Settings;
+use fairlane_runtime::{CatalogError, catalog};
 
 use crate::key::{Keys, ReadError};
 
@@ -32,6 +33,8 @@ pub enum OptionsError {
         "no API key; set claude.api_key_file to a file that holds it, or FAIRLANE__CLAUDE__API_KEY"
     )]
     NoKey,
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
     #[error("claude.api_key_file or claude.api_key")]
     Key(#[from] ReadError),
     #[error(
@@ -66,7 +69,7 @@ impl Options {
                 idle_connections_max: settings.worker.slots as usize,
                 ..fairlane_claude::Options::default()
             },
-            catalog: Catalog::default(),
+            catalog: catalog(&settings.models)?,
             prices: PriceTable::default(),
         })
     }

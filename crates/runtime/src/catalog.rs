@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::config;
 use fairlane_core::models::{
     Catalog, Lifecycle, Model, Prefill, Sampling, Support, Thinking, ThinkingDefault,
 };
 use fairlane_core::{ModelId, NameError, PoolId};
-use fairlane_runtime::config;
 
 /// A model of the configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
