@@ -94,7 +94,7 @@ fn describe(why: PutAside, headers: &JobHeaders, record: &JobRecord) -> (Failure
             let text = format!("{deliveries} workers took the job and none of them came to an end");
             let failure = Failure::new(DeadReason::MaxDeliver, text)
                 .fix("look for what kills the workers that run it before you send it again");
-            (failure, deliveries)
+            (failure, deliveries.max(record.deliveries))
         }
     }
 }

@@ -39,10 +39,8 @@ pub(crate) fn lease(entry: &Entry) -> Result<Event, String> {
     let revision = entry.revision.0;
     let event = match &entry.content {
         Content::Live(value) => match json::<Lease>(value)? {
-            Lease::Granted(credit) | Lease::Running(credit) => Event::Held {
-                credit: credit_from_wire(credit),
-                revision,
-            },
+            Lease::Granted(credit) => held(credit, false, revision),
+            Lease::Running(credit) => held(credit, true, revision),
             Lease::Parked(Parked {
                 until_ms,
                 settlement,
@@ -69,6 +67,14 @@ pub(crate) fn lease(entry: &Entry) -> Result<Event, String> {
         Content::Expired => Event::LeaseEnded { seq, revision },
     };
     Ok(event)
+}
+
+fn held(credit: Credit, started: bool, revision: u64) -> Event {
+    Event::Held {
+        credit: credit_from_wire(credit),
+        started,
+        revision,
+    }
 }
 
 fn json<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {

@@ -38,7 +38,8 @@ pub struct Config {
     pub weights: BTreeMap<TenantId, Weight>,
     /// Jobs of one tenant that may be in flight at once.
     pub tenant_in_flight_max: u32,
-    /// Credits a job may be given before it is put aside as one that kills its workers.
+    /// Workers that may die on a job before it is put aside as one that kills them. A credit that
+    /// came to an end, or was never started, does not count.
     pub max_deliver: u32,
     /// A worker that was not heard of for this long gets no more credits.
     pub worker_silence_max: Millis,
@@ -104,8 +105,13 @@ pub struct Settlement {
 pub enum Event {
     /// The index shows a job.
     Job(JobSeen),
-    /// A lease is held by a worker. Also our own grants, as their storing is seen.
-    Held { credit: Credit, revision: u64 },
+    /// A lease is held by a worker, which may have `started`. Also our own grants, as their storing
+    /// is seen.
+    Held {
+        credit: Credit,
+        started: bool,
+        revision: u64,
+    },
     /// A delivery ended.
     Settled {
         settlement: Settlement,
@@ -144,7 +150,7 @@ pub enum Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PutAside {
     DeadlinePassed,
-    /// With the number of credits that were used up on it.
+    /// With the number of workers that died on it.
     Undeliverable {
         deliveries: u32,
     },
@@ -200,7 +206,11 @@ impl Scheduler {
         self.now = self.now.max(now);
         match event {
             Event::Job(job) => self.job_seen(job),
-            Event::Held { credit, revision } => self.held(credit, revision),
+            Event::Held {
+                credit,
+                started,
+                revision,
+            } => self.held(credit, started, revision),
             Event::Settled {
                 settlement,
                 revision,
@@ -270,6 +280,11 @@ impl Scheduler {
         let tenant = self.tenants.index(&seen.tenant);
         let cost = Cost::of(seen.tokens, self.config.cost_weights);
         let not_before = seen.not_before.unwrap_or(0);
+        // Parked before our time: its next credit is not its first.
+        let deliveries = match self.leases.get(&seen.seq).map(|lease| &lease.state) {
+            Some(&LeaseState::Parked { delivery, .. }) => delivery,
+            Some(LeaseState::Held { .. } | LeaseState::Over | LeaseState::Finished) | None => 0,
+        };
         let job = Job {
             job: seen.job,
             tenant,
@@ -279,25 +294,27 @@ impl Scheduler {
             cost,
             not_before,
             deadline: seen.deadline,
-            deliveries: 0,
+            deliveries,
+            lost: 0,
             leaving: false,
         };
         self.jobs.insert(seen.seq, job);
         self.line_up(seen.seq);
     }
 
-    fn held(&mut self, credit: Credit, revision: u64) {
+    fn held(&mut self, credit: Credit, started: bool, revision: u64) {
         let seq = credit.seq;
         if !self.is_news(seq, revision) {
             return;
         }
         match self.leases.get_mut(&seq) {
             // A renewal, or the sight of our own grant being stored.
-            Some(lease) if lease.holds(&credit) => lease.stored_as(revision),
+            Some(lease) if lease.holds(&credit) => lease.stored_as(revision, started),
             _ => {
                 self.drop_lease(seq);
                 self.charge(&credit);
-                self.leases.insert(seq, Lease::held(revision, credit, true));
+                self.leases
+                    .insert(seq, Lease::held(revision, credit, started));
                 self.out_of_line(seq);
             }
         }
@@ -358,7 +375,10 @@ impl Scheduler {
                     seq,
                     Lease {
                         revision,
-                        state: LeaseState::Parked { until },
+                        state: LeaseState::Parked {
+                            until,
+                            delivery: credit.delivery,
+                        },
                     },
                 );
                 self.count_deliveries(seq, credit.delivery);
@@ -376,6 +396,7 @@ impl Scheduler {
             Some(LeaseState::Held {
                 credit,
                 stored: true,
+                started: true,
             }) => {
                 // Whether the call was made, and paid, nobody knows: it stays charged.
                 let pool = self.pool(&credit.pool);
@@ -385,11 +406,24 @@ impl Scheduler {
                 self.tenants.landed(tenant);
                 self.refresh_tenant(tenant);
                 self.count_deliveries(seq, credit.delivery);
+                if let Some(job) = self.jobs.get_mut(&seq) {
+                    job.lost += 1;
+                }
+            }
+            // Its worker never began, so nothing was called.
+            Some(LeaseState::Held {
+                credit,
+                stored: true,
+                started: false,
+            }) => {
+                self.refund(&credit, None);
+                self.count_deliveries(seq, credit.delivery);
             }
             // An older lease ended while our grant was on its way; the grant will be refused.
             Some(LeaseState::Held {
                 credit,
                 stored: false,
+                ..
             }) => self.refund(&credit, None),
             Some(LeaseState::Parked { .. } | LeaseState::Over | LeaseState::Finished) | None => {}
         }
@@ -413,7 +447,7 @@ impl Scheduler {
         if let Some(lease) = self.leases.get_mut(&seq)
             && lease.revision < revision
         {
-            lease.stored_as(revision);
+            lease.stored_as(revision, false);
         }
     }
 
@@ -425,6 +459,7 @@ impl Scheduler {
                 LeaseState::Held {
                     credit,
                     stored: false,
+                    ..
                 },
         }) = self.leases.get(&seq)
         else {
@@ -432,12 +467,13 @@ impl Scheduler {
         };
         let (revision, credit) = (*revision, credit.clone());
         let until = self.now + RETRY_AFTER;
+        let delivery = credit.delivery.saturating_sub(1);
         self.refund(&credit, None);
         self.leases.insert(
             seq,
             Lease {
                 revision,
-                state: LeaseState::Parked { until },
+                state: LeaseState::Parked { until, delivery },
             },
         );
         self.timers.insert((until, seq));
@@ -554,7 +590,7 @@ impl Scheduler {
         if let Some(lease) = self.leases.get(&seq) {
             match lease.state {
                 LeaseState::Held { .. } | LeaseState::Finished => return,
-                LeaseState::Parked { until } => not_before = not_before.max(until),
+                LeaseState::Parked { until, .. } => not_before = not_before.max(until),
                 LeaseState::Over => {}
             }
         }
@@ -624,7 +660,7 @@ impl Scheduler {
             }
             self.timers.pop_first();
             if let Some(lease) = self.leases.get_mut(&seq)
-                && matches!(lease.state, LeaseState::Parked { until } if until <= at)
+                && matches!(lease.state, LeaseState::Parked { until, .. } if until <= at)
             {
                 lease.state = LeaseState::Over;
             }
@@ -688,9 +724,9 @@ impl Scheduler {
         if job.deadline.is_some_and(|deadline| deadline <= self.now) {
             return Some(PutAside::DeadlinePassed);
         }
-        if job.deliveries >= self.config.max_deliver {
+        if job.lost >= self.config.max_deliver {
             return Some(PutAside::Undeliverable {
-                deliveries: job.deliveries,
+                deliveries: job.lost,
             });
         }
         None
@@ -733,7 +769,7 @@ impl Scheduler {
         self.refresh_tenant(tenant);
         let expected = lease_revision(&self.leases, seq);
         self.leases
-            .insert(seq, Lease::held(expected, credit.clone(), false));
+            .insert(seq, Lease::asked(expected, credit.clone()));
         self.effects.push(Effect::Grant { credit, expected });
     }
 

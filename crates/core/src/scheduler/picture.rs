@@ -30,7 +30,10 @@ pub(super) struct Job {
     pub(super) cost: Cost,
     pub(super) not_before: Millis,
     pub(super) deadline: Option<Millis>,
+    /// Number of the last credit handed out for it that is over.
     pub(super) deliveries: u32,
+    /// Credits that ended with their worker.
+    pub(super) lost: u32,
     /// It is being moved to the dead letters.
     pub(super) leaving: bool,
 }
@@ -48,10 +51,11 @@ pub(super) enum LeaseState {
     Held {
         credit: Box<Credit>,
         stored: bool,
+        /// Its worker has begun.
+        started: bool,
     },
-    Parked {
-        until: Millis,
-    },
+    /// Nobody may have it before `until`; `delivery` is the number of its last credit.
+    Parked { until: Millis, delivery: u32 },
     /// Nobody holds it; only the revision matters.
     Over,
     /// Its job is gone from the stream, though we have not seen it there yet.
@@ -59,20 +63,38 @@ pub(super) enum LeaseState {
 }
 
 impl Lease {
-    pub(super) fn held(revision: u64, credit: Credit, stored: bool) -> Self {
+    /// A credit that we ask to be stored over `expected`.
+    pub(super) fn asked(expected: u64, credit: Credit) -> Self {
+        Self {
+            revision: expected,
+            state: LeaseState::Held {
+                credit: Box::new(credit),
+                stored: false,
+                started: false,
+            },
+        }
+    }
+
+    /// A credit as it is stored.
+    pub(super) fn held(revision: u64, credit: Credit, started: bool) -> Self {
         Self {
             revision,
             state: LeaseState::Held {
                 credit: Box::new(credit),
-                stored,
+                stored: true,
+                started,
             },
         }
     }
 
     /// The lease is as we knew it, now at `revision`.
-    pub(super) fn stored_as(&mut self, revision: u64) {
-        if let LeaseState::Held { stored, .. } = &mut self.state {
+    pub(super) fn stored_as(&mut self, revision: u64, has_started: bool) {
+        if let LeaseState::Held {
+            stored, started, ..
+        } = &mut self.state
+        {
             *stored = true;
+            *started |= has_started;
             self.revision = revision;
         }
     }

@@ -70,6 +70,24 @@ impl World {
         credits
     }
 
+    /// Its worker begins.
+    fn start(&mut self, credit: &Credit) {
+        self.revision += 1;
+        self.event(Event::Held {
+            credit: credit.clone(),
+            started: true,
+            revision: self.revision,
+        });
+    }
+
+    fn lease_ends(&mut self, seq: u64) {
+        self.revision += 1;
+        self.event(Event::LeaseEnded {
+            seq: JobSeq(seq),
+            revision: self.revision,
+        });
+    }
+
     fn settle(&mut self, credit: &Credit, outcome: Outcome, used: Option<Tokens>) {
         self.revision += 1;
         let settlement = Settlement {
@@ -171,14 +189,13 @@ fn a_job_that_kills_its_workers_is_put_aside() {
     });
     world.job(1, Priority::Batch, "acme");
     world.worker("w", 1);
+    // Never started, so nobody died of it.
+    assert_eq!(world.grants().len(), 1);
+    world.lease_ends(1);
     for _ in 0..2 {
-        assert_eq!(world.grants().len(), 1);
-        world.revision += 1;
-        let revision = world.revision;
-        world.event(Event::LeaseEnded {
-            seq: JobSeq(1),
-            revision,
-        });
+        let credits = world.grants();
+        world.start(&credits[0]);
+        world.lease_ends(1);
     }
     let why = PutAside::Undeliverable { deliveries: 2 };
     assert_eq!(
@@ -223,6 +240,35 @@ fn a_parked_job_waits_for_its_time_without_a_new_event() {
     assert_eq!(world.scheduler.next_deadline(), Some(2_000));
     world.now = 2_000;
     assert_eq!(world.grants()[0].delivery, 2);
+}
+
+#[test]
+fn a_job_that_only_waits_for_the_upstream_is_never_put_aside() {
+    let mut world = World::new(config());
+    world.job(1, Priority::Batch, "acme");
+    for delivery in 1..=50 {
+        world.worker("w", 1);
+        let credits = world.grants();
+        assert_eq!(credits[0].delivery, delivery, "each has its own number");
+        world.start(&credits[0]);
+        let until = world.now + 1_000;
+        world.settle(&credits[0], Outcome::Parked { until }, None);
+        world.now = until;
+    }
+}
+
+#[test]
+fn a_new_leader_goes_on_counting_the_deliveries_of_parked_jobs() {
+    let mut world = World::new(config());
+    world.job(1, Priority::Batch, "acme");
+    world.worker("w", 1);
+    let credits = world.grants();
+    let mut next = World::new(config());
+    next.scheduler = Scheduler::new(config(), Term(9), 0);
+    next.settle(&credits[0], Outcome::Parked { until: 0 }, None);
+    next.job(1, Priority::Batch, "acme");
+    next.worker("w", 1);
+    assert_eq!(next.grants()[0].delivery, 2);
 }
 
 #[test]
@@ -342,6 +388,7 @@ fn a_new_leader_that_reads_leases_first_does_not_grant_what_runs() {
     for (revision, credit) in (1..).zip(&running) {
         next.event(Event::Held {
             credit: credit.clone(),
+            started: true,
             revision,
         });
     }
@@ -371,6 +418,7 @@ fn a_grant_that_another_leader_forestalled_is_undone() {
     };
     world.event(Event::Held {
         credit: other.clone(),
+        started: true,
         revision: 5,
     });
     world.event(Event::GrantRefused { seq: JobSeq(1) });
@@ -400,6 +448,7 @@ fn replays_and_late_messages_change_nothing() {
     let credits = world.grants();
     let held = Event::Held {
         credit: credits[0].clone(),
+        started: true,
         revision: 1,
     };
     world.settle(&credits[0], Outcome::Finished, Some(credits[0].tokens));
