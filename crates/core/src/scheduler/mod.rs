@@ -581,9 +581,10 @@ impl Scheduler {
 
     // ---- queues -------------------------------------------------------------------------
 
-    /// Puts a job where its state says: in line, to a timer, or nowhere while a lease holds it.
+    /// Puts a job where its state says: in line, to a timer, or nowhere while a lease holds it or
+    /// it is being put aside.
     fn line_up(&mut self, seq: JobSeq) {
-        let Some(job) = self.jobs.get(&seq) else {
+        let Some(job) = self.jobs.get(&seq).filter(|job| !job.leaving) else {
             return;
         };
         let mut not_before = job.not_before;

@@ -309,6 +309,27 @@ fn a_job_whose_deadline_passed_is_never_granted() {
 }
 
 #[test]
+fn a_job_that_is_being_put_aside_does_not_come_back_in_line_when_its_old_lease_ends() {
+    let mut world = World::new(config());
+    let late = JobSeen {
+        deadline: Some(5_000),
+        ..seen(1, Priority::Batch, "acme")
+    };
+    world.event(Event::Job(late));
+    world.worker("w", 1);
+    let credits = world.grants();
+    world.settle(&credits[0], Outcome::Parked { until: 5_000 }, None);
+    world.now = 5_000;
+    world.worker("w", 1);
+    assert_eq!(world.scheduler.dispatch(5_000).len(), 1, "put aside");
+    // The server's end of the parked lease, while the letter is being written.
+    world.lease_ends(1);
+    world.event(Event::PutAside { seq: JobSeq(1) });
+    assert_eq!(world.grants(), []);
+    assert_eq!(world.scheduler.queued(), [0; 3]);
+}
+
+#[test]
 fn grants_stay_within_the_pool_and_go_on_when_it_refills() {
     let limits = Limits {
         requests: 60,
