@@ -12,6 +12,7 @@ pub mod drr;
 pub mod election;
 pub mod failure;
 pub mod ids;
+pub mod invariants;
 pub mod job;
 pub mod limiter;
 pub mod models;
