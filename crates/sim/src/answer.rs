@@ -506,6 +506,11 @@ mod tests {
             json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}),
         );
         assert!(serde_json::from_str::<Value>(text(&tags)).is_ok());
+        let small = ask_with(
+            "x",
+            json!({"max_tokens": 10, "thinking": {"type": "adaptive"}}),
+        );
+        assert_eq!(small.blocks.len(), 2);
         let nothing_left = ask("[[sim:think=500]] tags as JSON");
         assert_eq!(
             (nothing_left.thinking_tokens, nothing_left.stop),

@@ -293,9 +293,7 @@ impl Job {
     async fn fail(self, mut call: Call, status: u16, strike: &Strike) -> Reply {
         if let Some(ms) = strike.ms {
             let pace = Pace::of(&call.shared.config, 0, 0, Some(ms), 0);
-            if self.wait_until(&call, pace.due(0)).await.is_err() {
-                return break_off(&self.conn).await;
-            }
+            self.wait_until(pace.due(0)).await;
         }
         if status < 500 {
             call.withdraw();
@@ -321,9 +319,7 @@ impl Job {
             request.directives.ms,
             call.number(),
         );
-        if self.wait_until(&call, pace.first_byte).await.is_err() {
-            return break_off(&self.conn).await;
-        }
+        self.wait_until(pace.first_byte).await;
         call.reached_model(self.input.clone(), &answer);
         self.warm_cache(&call.shared);
         let message = Message {
@@ -348,9 +344,7 @@ impl Job {
         }
         let cut = trouble == Some(Trouble::Cut);
         let until = if cut { output / 2 } else { output };
-        if self.generate(&mut call, pace, until).await.is_err() {
-            return break_off(&self.conn).await;
-        }
+        self.generate(&mut call, pace, until).await;
         match trouble {
             Some(Trouble::LostAnswer) => {
                 call.end(Ending::LostAnswer);
@@ -382,34 +376,25 @@ impl Job {
     }
 
     /// Generates `total` tokens without sending any, charging them as they come.
-    async fn generate(&self, call: &mut Call, pace: Pace, total: u64) -> Result<(), Killed> {
+    async fn generate(&self, call: &mut Call, pace: Pace, total: u64) {
         let end = pace.due(total);
         loop {
             let elapsed = self.started.elapsed();
             if pace.is_instant() || elapsed >= end {
-                call.generated(total);
-                return Ok(());
+                return call.generated(total);
             }
             call.generated(pace.generated(elapsed, total));
-            self.wait_until(call, end.min(elapsed.saturating_add(CHARGE_EVERY)))
-                .await?;
+            self.wait_until(end.min(elapsed.saturating_add(CHARGE_EVERY)))
+                .await;
         }
     }
 
-    /// Waits until that long after the start of the call.
-    async fn wait_until(&self, call: &Call, after: Duration) -> Result<(), Killed> {
-        let Some(left) = after
-            .checked_sub(self.started.elapsed())
-            .filter(|left| !left.is_zero())
-        else {
-            return Ok(());
-        };
-        tokio::select! {
-            () = tokio::time::sleep(left) => Ok(()),
-            () = call.shared.kill.cancelled() => Err(Killed),
+    /// Waits until that long after the start of the call. If the connection ends first, the server drops the call.
+    async fn wait_until(&self, after: Duration) {
+        if let Some(left) = after.checked_sub(self.started.elapsed())
+            && !left.is_zero()
+        {
+            tokio::time::sleep(left).await;
         }
     }
 }
-
-/// The simulator ends now.
-struct Killed;

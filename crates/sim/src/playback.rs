@@ -1,6 +1,6 @@
 //! Sending a stream at its pace: frames when they are due, pings in long silences, and the end that was ordered.
 
-use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+use std::{collections::VecDeque, io, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
@@ -96,22 +96,28 @@ impl Playback {
             }
             let ping_due = self.last_sent + Duration::from_millis(self.call.shared.config.ping_ms);
             let frame_due = self.frames.front().map(|frame| self.when(frame));
-            let shared = Arc::clone(&self.call.shared);
-            // A stream that hangs on purpose has nothing to finish: it ends with the first signal, not the last.
-            let (wake, end) = match (frame_due, self.finale) {
-                (Some(at), _) => (at.min(ping_due), &shared.kill),
-                (None, Finale::Silence) => (far_future(), &shared.stop),
-                (None, _) => (ping_due, &shared.stop),
+            let Some(frame_due) = frame_due else {
+                // A stream that hangs on purpose has nothing to finish: it ends with the first signal to stop.
+                let wake = match self.finale {
+                    Finale::Silence => far_future(),
+                    _ => ping_due,
+                };
+                let stop = self.call.shared.stop.clone();
+                tokio::select! {
+                    () = tokio::time::sleep_until(wake) => return Some(Ok(self.ping())),
+                    () = stop.cancelled() => return self.stopped(),
+                }
             };
-            tokio::select! {
-                () = tokio::time::sleep_until(wake) => {}
-                () = end.cancelled() => return self.stopped(),
-            }
-            if Instant::now() >= ping_due {
-                self.last_sent = Instant::now();
-                return Some(Ok(Bytes::from_static(PING.as_bytes())));
+            tokio::time::sleep_until(frame_due.min(ping_due)).await;
+            if frame_due > ping_due {
+                return Some(Ok(self.ping()));
             }
         }
+    }
+
+    fn ping(&mut self) -> Bytes {
+        self.last_sent = Instant::now();
+        Bytes::from_static(PING.as_bytes())
     }
 
     fn when(&self, frame: &Frame) -> Instant {
@@ -169,7 +175,7 @@ impl Playback {
 
     fn stopped(&mut self) -> Option<io::Result<Bytes>> {
         self.ended = true;
-        self.call.end(Ending::Stopped);
+        self.call.abandoned();
         Some(Err(io::ErrorKind::ConnectionAborted.into()))
     }
 }

@@ -63,7 +63,6 @@ async fn run(shared: Arc<Shared>, listener: TcpListener) -> anyhow::Result<()> {
 async fn break_off_late(shared: &Shared) -> anyhow::Result<()> {
     shared.stop.cancelled().await;
     tokio::time::sleep(Duration::from_millis(shared.config.stop_grace_ms)).await;
-    shared.kill.cancel();
     loop {
         // Again and again: a connection may have been accepted while the others were being broken.
         shared.conns.abort_all();

@@ -37,10 +37,8 @@ pub(crate) struct Shared {
     pub(crate) config: SimConfig,
     pub(crate) clock: Clock,
     pub(crate) conns: Arc<Conns>,
-    /// No new calls; calls in flight may finish.
+    /// No new calls; calls in flight may finish until their connections are broken.
     pub(crate) stop: CancellationToken,
-    /// Everything ends now.
-    pub(crate) kill: CancellationToken,
     pub(crate) once: Mutex<OnceMemory>,
     pub(crate) cache: Mutex<PromptCache>,
     pub(crate) counting: Mutex<Bucket>,
@@ -201,7 +199,6 @@ impl Shared {
             clock,
             conns: Arc::default(),
             stop,
-            kill: CancellationToken::new(),
             once: Mutex::default(),
             cache: Mutex::default(),
             counting: Mutex::new(Bucket::new(config.preset.count_tokens_rpm(), now)),

@@ -246,7 +246,7 @@ async fn slow_streams_are_kept_alive_by_pings() {
         ..quick()
     })
     .await;
-    let events = world.stream("[[sim:ms=600 out=4]]").await;
+    let events = world.stream("[[sim:ms=2000 out=4]]").await;
     let pings = events
         .iter()
         .filter(|event| event["type"] == "ping")

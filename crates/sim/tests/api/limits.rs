@@ -72,18 +72,18 @@ async fn every_response_shows_all_limits() {
 #[tokio::test]
 async fn requests_run_out_and_the_answer_says_when_to_come_back() {
     let world = World::start(tier1()).await;
-    for n in 0..50 {
-        assert_eq!(world.send(&prompt("x")).await.status(), 200, "call {n}");
-    }
-    let refused = world.send(&prompt("x")).await;
-    // A call or two may have been refilled meanwhile on a slow machine.
-    let refused = if refused.status() == 200 {
-        world.send(&prompt("x")).await
-    } else {
-        refused
+    let mut served = 0;
+    let refused = loop {
+        let response = world.send(&prompt("x")).await;
+        if response.status() == 429 {
+            break response;
+        }
+        served += 1;
+        assert!(served < 100, "nothing was refused");
     };
-    assert_eq!(refused.status(), 429);
-    assert_eq!(header(&refused, "retry-after"), Some("2"));
+    assert!(served >= 50, "{served}");
+    // One request is refilled in 1.2 s.
+    assert!(matches!(header(&refused, "retry-after"), Some("1" | "2")));
     assert_eq!(header(&refused, "x-should-retry"), Some("true"));
     assert_eq!(
         number(&refused, "anthropic-ratelimit-requests-remaining"),
@@ -101,9 +101,9 @@ async fn requests_run_out_and_the_answer_says_when_to_come_back() {
 
 #[tokio::test]
 async fn waiting_as_told_is_enough() {
-    // Two calls of a little over 3 000 tokens miss the limit by what refills in a second or two.
+    // Two calls of a little over 3 000 tokens miss the limit by what refills in four seconds.
     let world = World::start(pool("haiku-4.5:itpm=6000")).await;
-    let body = prompt(&"seven words are in this short text ".repeat(297));
+    let body = prompt(&"seven words are in this short text ".repeat(310));
     assert_eq!(world.send(&body).await.status(), 200);
     let refused = world.send(&body).await;
     assert_eq!(refused.status(), 429);
@@ -172,7 +172,7 @@ async fn too_many_calls_at_once_are_refused_by_name() {
 
 #[tokio::test]
 async fn what_fails_inside_gives_its_input_back_but_not_its_request() {
-    let world = World::start(tier1()).await;
+    let world = World::start(pool("haiku-4.5:rpm=2,itpm=50000")).await;
     let text = "words ".repeat(20_000);
     let failed = world
         .send(&prompt(&format!("[[sim:status=500]] {text}")))
@@ -183,12 +183,12 @@ async fn what_fails_inside_gives_its_input_back_but_not_its_request() {
         number(&next, "anthropic-ratelimit-input-tokens-remaining"),
         50_000
     );
-    assert_eq!(number(&next, "anthropic-ratelimit-requests-remaining"), 49);
+    assert_eq!(number(&next, "anthropic-ratelimit-requests-remaining"), 1);
 }
 
 #[tokio::test]
 async fn the_log_never_shows_more_than_the_limit_admits() {
-    let world = World::start(pool("haiku-4.5:rpm=120")).await;
+    let world = World::start(pool("haiku-4.5:rpm=60")).await;
     let begun = tokio::time::Instant::now();
     let calls = (0..8).map(|_| async {
         let mut served = 0_u32;
@@ -202,10 +202,10 @@ async fn the_log_never_shows_more_than_the_limit_admits() {
         served
     });
     let served: u32 = futures::future::join_all(calls).await.into_iter().sum();
-    // A whole minute's worth at once, then two a second.
-    let most = 120.0 + 2.0 * begun.elapsed().as_secs_f64() + 1.0;
+    // A whole minute's worth at once, then one a second.
+    let most = 60.0 + 1.0 * begun.elapsed().as_secs_f64() + 1.0;
     assert!(
-        served >= 120 && f64::from(served) <= most,
+        served >= 60 && f64::from(served) <= most,
         "{served} of at most {most}"
     );
     let admitted = world

@@ -268,18 +268,21 @@ async fn counting_tokens_agrees_with_the_bill_and_has_its_own_limit() {
     assert_eq!(counted["input_tokens"], answer["usage"]["input_tokens"]);
 
     // 100 a minute here, against 50 for messages.
-    let mut statuses = Vec::new();
-    for _ in 0..110 {
+    let mut counted = 1;
+    loop {
         let response = world
             .post("/v1/messages/count_tokens")
             .json(&body)
             .send()
             .await
             .unwrap();
-        statuses.push(response.status().as_u16());
+        if response.status() == 429 {
+            break;
+        }
+        counted += 1;
+        assert!(counted < 300, "nothing was refused");
     }
-    assert!(statuses[..99].iter().all(|status| *status == 200));
-    assert_eq!(statuses.last(), Some(&429));
+    assert!(counted >= 100, "{counted}");
     assert_eq!(world.ask("still fine").await.0, 200);
 }
 
