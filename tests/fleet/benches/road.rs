@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use fairlane_claude::{ApiKey, CallRequest, Client, Options};
 use fairlane_core::{JobId, JobSeq, Priority, TenantId};
-use fairlane_fleet_tests::{Fleet, Setup, job};
+use fairlane_fleet_tests::{Fleet, Process, Setup, cpu_seconds, job};
 use fairlane_nats::{HeaderMap, Nats, Records, Revision};
 use fairlane_wire::{JobRecord, Namespace, Phase, key_hash};
 use futures::{StreamExt, stream};
@@ -47,7 +47,9 @@ async fn main() {
 
     let fleet = Fleet::start(PROGRAM, setup()).await;
     latency(&fleet).await;
+    let before = processor(&fleet);
     let fairlane = throughput(&fleet, jobs).await;
+    print_processor("fairlane", &before, &processor(&fleet), jobs);
     println!(
         "fairlane     {fairlane:>8.0} jobs/s  ({jobs} jobs, {TENANTS} tenants, 2 workers x 128 slots)"
     );
@@ -63,9 +65,41 @@ async fn main() {
         },
     )
     .await;
+    let before = processor(&bare);
     let loop_rate = bare_loop(&bare, jobs).await;
+    print_processor("bare loop", &before, &processor(&bare), jobs);
     println!("bare loop    {loop_rate:>8.0} jobs/s  ({PARALLEL} at a time)");
     println!("ratio        {:>8.2}", fairlane / loop_rate);
+}
+
+/// Processor seconds used so far, by part. The bench itself includes the simulator.
+fn processor(fleet: &Fleet) -> [(&'static str, f64); 5] {
+    let of = |processes: &[Process]| processes.iter().map(|one| cpu_seconds(one.pid())).sum();
+    [
+        (
+            "nats-server",
+            fleet.nats.server.pid().map_or(0.0, cpu_seconds),
+        ),
+        ("producer", of(&fleet.producers)),
+        ("schedulers", of(&fleet.schedulers)),
+        ("workers", of(&fleet.workers)),
+        ("bench and simulator", cpu_seconds(std::process::id())),
+    ]
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a few thousand jobs")]
+fn print_processor(what: &str, before: &[(&str, f64)], after: &[(&str, f64)], jobs: usize) {
+    let parts: Vec<String> = before
+        .iter()
+        .zip(after)
+        .map(|((name, before), (_, after))| {
+            format!("{name} {:.0}", (after - before) * 1e6 / jobs as f64)
+        })
+        .collect();
+    println!(
+        "{what}: processor microseconds per job: {}",
+        parts.join(", ")
+    );
 }
 
 async fn latency(fleet: &Fleet) {

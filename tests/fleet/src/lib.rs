@@ -16,7 +16,7 @@ use fairlane_support::{TestNats, eventually};
 use fairlane_wire::{JobRecord, Phase};
 
 pub use books::Books;
-pub use process::Process;
+pub use process::{Process, cpu_seconds};
 
 /// How long a fleet may take for something that takes it seconds.
 pub const PATIENCE: Duration = Duration::from_secs(90);

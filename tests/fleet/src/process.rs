@@ -49,6 +49,12 @@ impl Process {
         String::from_utf8_lossy(&std::fs::read(&self.log).expect("the log is there")).into_owned()
     }
 
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal.
     ///
     /// # Panics
@@ -96,6 +102,22 @@ impl Drop for Process {
             println!("---- end of {} ----\n{tail}", self.log.display());
         }
     }
+}
+
+/// Processor time a process has used so far, in seconds; 0 if it is gone. Linux only.
+#[must_use]
+pub fn cpu_seconds(pid: u32) -> f64 {
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return 0.0;
+    };
+    // The name, in parentheses, may hold spaces; user and system time are the 12th and 13th after it.
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = after_name.split_whitespace().skip(11).take(2);
+    ticks
+        .filter_map(|ticks| ticks.parse::<f64>().ok())
+        .sum::<f64>()
+        / TICKS_PER_SECOND
 }
 
 pub(crate) async fn run(
