@@ -1,5 +1,8 @@
 //! The upstream's limits of one pool, as far as we know them: three buckets and a pause.
 //!
+//! After a pause the pool ramps up: it begins with half a second's worth, whatever gathered meanwhile,
+//! and is refilled at half the rate for [`RAMP`]. Everybody who waited would come at once otherwise.
+//!
 //! A bucket holds up to a minute's worth and is refilled continuously, as the upstream does it.
 //! Levels are kept in 1/60 000 of a token, so that a limit per minute is a whole number per
 //! millisecond and nothing is lost to rounding. A level may go below zero: what was used is used.
@@ -8,6 +11,9 @@ use crate::Millis;
 use crate::job::Tokens;
 
 const PER_TOKEN: i64 = 60_000;
+
+/// How long a pool is refilled at half the rate after a pause.
+pub const RAMP: Millis = 10_000;
 
 /// Limits per minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +53,21 @@ impl Bucket {
             .min(60_000);
         self.at = self.at.max(now);
         self.level = (self.level + passed * self.per_minute).min(self.per_minute * PER_TOKEN);
+    }
+
+    /// Leaves what gathers in half a second, at most: with the first second's refill at half the
+    /// rate, that second sees no more than any other.
+    fn begin_anew(&mut self, at: Millis) {
+        self.at = self.at.max(at);
+        self.level = self.level.min(self.per_minute * 500);
+    }
+
+    /// Takes back half of what the time from `from` to `to` has refilled.
+    fn halve(&mut self, from: Millis, to: Millis) {
+        let passed = i64::try_from(to.saturating_sub(from))
+            .unwrap_or(i64::MAX)
+            .min(60_000);
+        self.level = self.level.saturating_sub(passed * self.per_minute / 2);
     }
 
     /// Whether `tokens` fit now. A job larger than the whole bucket fits a full one: it would
@@ -117,6 +138,8 @@ pub struct PoolLimits {
     input: Bucket,
     output: Bucket,
     paused_until: Millis,
+    /// The pause that ended last has not begun its ramp yet.
+    was_paused: bool,
 }
 
 /// What one answer said about one limit.
@@ -142,6 +165,25 @@ impl PoolLimits {
             input: Bucket::new(limits.input_tokens, now),
             output: Bucket::new(limits.output_tokens, now),
             paused_until: 0,
+            was_paused: false,
+        }
+    }
+
+    /// Refills the buckets, more slowly after a pause.
+    fn refill(&mut self, now: Millis) {
+        let ended = self.paused_until;
+        if self.was_paused && now >= ended {
+            self.was_paused = false;
+            for bucket in self.buckets() {
+                bucket.refill(ended);
+                bucket.begin_anew(ended);
+            }
+        }
+        let ramp = ended..ended.saturating_add(RAMP);
+        for bucket in self.buckets() {
+            let from = bucket.at.clamp(ramp.start, ramp.end);
+            bucket.refill(now);
+            bucket.halve(from, now.clamp(from, ramp.end));
         }
     }
 
@@ -157,10 +199,10 @@ impl PoolLimits {
         if now < self.paused_until {
             return Err(self.paused_until);
         }
+        self.refill(now);
         let needs = [1, tokens.input, tokens.output];
         let mut wait = 0;
         for (bucket, need) in self.buckets().into_iter().zip(needs) {
-            bucket.refill(now);
             wait = wait.max(bucket.wait_for(need));
         }
         if wait == 0 { Ok(()) } else { Err(now + wait) }
@@ -193,9 +235,11 @@ impl PoolLimits {
 
     /// Takes over what an answer said.
     pub fn observe(&mut self, seen: Observation, now: Millis) {
+        if now >= self.paused_until {
+            self.refill(now);
+        }
         let seen = [seen.requests, seen.input_tokens, seen.output_tokens];
         for (bucket, seen) in self.buckets().into_iter().zip(seen) {
-            bucket.refill(now);
             if let Some(Observed { limit, remaining }) = seen {
                 bucket.observe(limit, remaining);
             }
@@ -204,7 +248,10 @@ impl PoolLimits {
 
     /// Closes the pool until `until`; an earlier time never shortens a pause.
     pub fn pause(&mut self, until: Millis) {
-        self.paused_until = self.paused_until.max(until);
+        if until > self.paused_until {
+            self.paused_until = until;
+            self.was_paused = true;
+        }
     }
 
     /// End of the pause, in the past if there is none.
@@ -326,6 +373,36 @@ mod tests {
         );
         pool.observe(seen(1_200, 3), 0);
         assert_eq!(pool.requests.tokens(), 3);
+    }
+
+    #[test]
+    fn the_first_second_after_a_pause_sees_no_more_than_any_other() {
+        let limits = Limits {
+            requests: 6_000,
+            input_tokens: 600_000_000,
+            output_tokens: 600_000_000,
+        };
+        let mut pool = PoolLimits::new(limits, 0);
+        pool.pause(16_000);
+        let mut started = |from: Millis, to: Millis| {
+            let mut count = 0;
+            for now in from..to {
+                while pool.room(Tokens::default(), now).is_ok() {
+                    pool.reserve(Tokens::default());
+                    count += 1;
+                }
+            }
+            count
+        };
+        assert_eq!(started(0, 16_000), 0);
+        let first = started(16_000, 16_001);
+        assert_eq!(first, 50, "half a second of 100 a second");
+        assert_eq!(started(16_001, 17_001), 50, "half the rate");
+        assert_eq!(started(17_001, 26_000), 449, "until the ramp ends");
+        assert!(
+            (99..=101).contains(&started(26_000, 27_000)),
+            "then the whole"
+        );
     }
 
     #[test]
