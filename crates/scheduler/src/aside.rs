@@ -63,6 +63,7 @@ pub(crate) async fn put_aside(
             .context("cannot write the dead letter")?;
         let record = JobRecord {
             phase: Phase::Failed,
+            sequence: Some(seq.0),
             deliveries,
             finished_ms: Some(now),
             retry_at_ms: None,

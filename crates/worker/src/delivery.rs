@@ -177,6 +177,16 @@ struct Task {
     submission: Submission,
 }
 
+/// What became of a record. Only an outcome that is stored, ours or another's, lets the job go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Saved {
+    Ours,
+    /// Another outcome was there first.
+    Theirs,
+    /// The process must stop, and nothing is stored. The job runs again when its lease ends.
+    Not,
+}
+
 /// How the lease is given up.
 enum End {
     Release,
@@ -205,6 +215,9 @@ impl Delivery {
     /// Reads what is to be done. None if there is nothing to do, which is then already settled.
     async fn prepare(&mut self, message: StoredMessage, slot: Slot) -> Option<Task> {
         let Slot { record, revision } = slot;
+        // An outcome without a sequence is that of an earlier submission under this id, which was
+        // turned away; its record is about to be replaced.
+        let record = record.filter(|record| !record.phase.is_final() || record.sequence.is_some());
         let elsewhere = record.as_ref().and_then(|record| record.sequence);
         let is_over = record
             .as_ref()
@@ -458,18 +471,18 @@ impl Delivery {
         record.failure = None;
         record.result.clone_from(&call.report.message);
         self.claim_result(&mut record).await;
-        let (first, ()) = tokio::join!(
+        let (saved, ()) = tokio::join!(
             self.save(record, revision, &headers),
             self.book(&headers, &call),
         );
-        let outcome = if first {
-            DeliveryOutcome::Done
-        } else {
-            DeliveryOutcome::Gone
+        let outcome = match saved {
+            Saved::Ours => {
+                self.context.metrics.job_ended(Outcome::Done);
+                DeliveryOutcome::Done
+            }
+            Saved::Theirs => DeliveryOutcome::Gone,
+            Saved::Not => return,
         };
-        if first {
-            self.context.metrics.job_ended(Outcome::Done);
-        }
         self.clear(outcome, Some(&call)).await;
         if let Some(claim) = &headers.claim {
             // Nothing refers to the body any more; if this fails it only takes up room.
@@ -523,6 +536,13 @@ impl Delivery {
             &failure,
             now_ms(),
         );
+        // By now somebody else may have the job, and an answer to it: then it needs no letter.
+        if !self.is_still_ours().await {
+            if let Some(call) = &call {
+                self.book(&headers, call).await;
+            }
+            return;
+        }
         // The letter first: a job that is gone must be found somewhere.
         let nats = &self.context.nats;
         let buried = self
@@ -541,18 +561,18 @@ impl Delivery {
             message = failure.message,
             "dead letter"
         );
-        let (first, ()) = tokio::join!(self.save(record, revision, &headers), async {
+        let (saved, ()) = tokio::join!(self.save(record, revision, &headers), async {
             if let Some(call) = &call {
                 self.book(&headers, call).await;
             }
         });
-        if first {
-            self.context.metrics.job_ended(Outcome::Dead);
-        }
-        let outcome = if first {
-            DeliveryOutcome::Dead
-        } else {
-            DeliveryOutcome::Gone
+        let outcome = match saved {
+            Saved::Ours => {
+                self.context.metrics.job_ended(Outcome::Dead);
+                DeliveryOutcome::Dead
+            }
+            Saved::Theirs => DeliveryOutcome::Gone,
+            Saved::Not => return,
         };
         self.clear(outcome, call.as_ref()).await;
     }
@@ -581,12 +601,14 @@ impl Delivery {
             attempts = record.attempts,
             "retrying"
         );
-        let (first, ()) = tokio::join!(
+        let (saved, ()) = tokio::join!(
             self.save(record, revision, &headers),
             self.book(&headers, &call),
         );
-        if !first {
-            return self.clear(DeliveryOutcome::Gone, Some(&call)).await;
+        match saved {
+            Saved::Ours => {}
+            Saved::Theirs => return self.clear(DeliveryOutcome::Gone, Some(&call)).await,
+            Saved::Not => return,
         }
         let pause = retry.pool_pause_ms.map(|ms| now + ms);
         let settlement = self.settlement(DeliveryOutcome::Retry, Some(&call), pause);
@@ -677,18 +699,36 @@ impl Delivery {
 
     // ---- steps ----------------------------------------------------------------------------
 
-    /// Saves the record over whatever is not final. False if another outcome was there first.
-    async fn save(&self, record: JobRecord, expected: Revision, headers: &JobHeaders) -> bool {
+    /// Renews the lease before something that cannot be taken back. False if it is lost, or if the
+    /// process must stop before that is known.
+    async fn is_still_ours(&mut self) -> bool {
+        let mut wait = REPEAT_AFTER;
+        loop {
+            match self.lease.renew().await {
+                Ok(()) => return true,
+                Err(LeaseError::Lost) => return false,
+                Err(LeaseError::Write(error)) => {
+                    tracing::warn!(%error, "cannot renew a credit yet");
+                    if !self.pause(&mut wait).await {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Saves the record over whatever is not final.
+    async fn save(&self, record: JobRecord, expected: Revision, headers: &JobHeaders) -> Saved {
         let mut expected = expected;
         let mut wait = REPEAT_AFTER;
         loop {
             match self.context.records.save(&record, expected).await {
-                Ok(_) => return true,
+                Ok(_) => return Saved::Ours,
                 Err(WriteError::Conflict { .. }) => {}
                 Err(error) => {
                     tracing::warn!(job = %headers.job, %error, "cannot save a record yet");
                     if !self.pause(&mut wait).await {
-                        return false;
+                        return Saved::Not;
                     }
                 }
             }
@@ -697,16 +737,16 @@ impl Delivery {
                 Ok(Slot {
                     record: Some(found),
                     ..
-                }) if found == record => return true,
+                }) if found == record => return Saved::Ours,
                 Ok(Slot {
                     record: Some(found),
                     ..
-                }) if found.phase.is_final() => return false,
+                }) if found.phase.is_final() => return Saved::Theirs,
                 Ok(slot) => expected = slot.revision,
                 Err(error) => {
                     tracing::warn!(job = %headers.job, %error, "cannot read a record");
                     if !self.pause(&mut wait).await {
-                        return false;
+                        return Saved::Not;
                     }
                 }
             }
@@ -798,3 +838,6 @@ fn now_ms() -> Millis {
         .unwrap_or_default();
     Millis::try_from(since_epoch.as_millis()).unwrap_or(Millis::MAX)
 }
+
+#[cfg(test)]
+mod tests;
