@@ -138,8 +138,10 @@ pub struct PoolLimits {
     input: Bucket,
     output: Bucket,
     paused_until: Millis,
-    /// The pause that ended last has not begun its ramp yet.
+    /// The pause has not been followed by its ramp yet.
     was_paused: bool,
+    /// When the last ramp began.
+    ramp_from: Option<Millis>,
 }
 
 /// What one answer said about one limit.
@@ -166,6 +168,7 @@ impl PoolLimits {
             output: Bucket::new(limits.output_tokens, now),
             paused_until: 0,
             was_paused: false,
+            ramp_from: None,
         }
     }
 
@@ -174,16 +177,20 @@ impl PoolLimits {
         let ended = self.paused_until;
         if self.was_paused && now >= ended {
             self.was_paused = false;
+            self.ramp_from = Some(ended);
             for bucket in self.buckets() {
                 bucket.refill(ended);
                 bucket.begin_anew(ended);
             }
         }
-        let ramp = ended..ended.saturating_add(RAMP);
+        let ramp = self.ramp_from.map(|from| (from, from.saturating_add(RAMP)));
         for bucket in self.buckets() {
-            let from = bucket.at.clamp(ramp.start, ramp.end);
+            let last = bucket.at;
             bucket.refill(now);
-            bucket.halve(from, now.clamp(from, ramp.end));
+            if let Some((from, to)) = ramp {
+                let from = last.clamp(from, to);
+                bucket.halve(from, now.clamp(from, to));
+            }
         }
     }
 
