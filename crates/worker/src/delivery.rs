@@ -313,7 +313,10 @@ impl Delivery {
             let called = Box::pin(self.one_call(&mut task, &request)).await;
             let mut report = match called {
                 Called::Reported(report) => *report,
-                Called::LeaseLost(report) => return self.lost(&task, *report).await,
+                Called::LeaseLost(mut report) => {
+                    report.usage = before.plus(report.usage);
+                    return self.lost(&task, *report).await;
+                }
                 Called::Unsendable(error) => {
                     let failure = Failure::new(DeadReason::InvalidRequest, error.to_string());
                     return self.bury(task.job, failure, None).await;
@@ -772,7 +775,10 @@ impl Delivery {
         );
         let subject = self.context.nats.names.ledger_subject(&entry.tenant);
         let body = Bytes::from(serde_json::to_vec(&entry).expect("an entry is plain data"));
-        let (jobs, id) = (self.context.nats.jobs(), entry.message_id());
+        let (jobs, id) = (
+            self.context.nats.jobs(),
+            entry.message_id(self.credit().term),
+        );
         self.repeat("book a call", || async {
             let none = fairlane_nats::HeaderMap::new();
             let booked = jobs.publish(&subject, Some(&id), none, body.clone()).await;
