@@ -45,8 +45,8 @@ impl LedgerEntry {
     #[must_use]
     pub fn message_id(&self, term: Term) -> String {
         format!(
-            "ledger-{}:{}:{term}:{}",
-            self.tenant, self.seq, self.delivery
+            "ledger-{}:{}:{}:{}",
+            self.tenant, self.seq, term.0, self.delivery
         )
     }
 }
