@@ -98,6 +98,21 @@ impl Breaker {
         }
     }
 
+    /// Until when it is open; a probe that is out counts as due at once. None if it is closed.
+    #[must_use]
+    pub fn open_until(&self) -> Option<Millis> {
+        match self.state {
+            State::Closed => None,
+            State::Open { until } => Some(until),
+            State::Probing => Some(0),
+        }
+    }
+
+    /// Takes over an open breaker.
+    pub fn restore(&mut self, open_until: Option<Millis>) {
+        self.state = open_until.map_or(State::Closed, |until| State::Open { until });
+    }
+
     /// A call was let through as the probe.
     pub fn probe_sent(&mut self) {
         self.state = State::Probing;

@@ -176,6 +176,38 @@ impl Drr {
         self.flows.get(&key).map_or(Cost(0), |flow| flow.deficit)
     }
 
+    /// What every flow may spend as of this round, debts and savings; flows that are even are left
+    /// out.
+    pub fn accounts(&self) -> impl Iterator<Item = (FlowKey, Cost)> {
+        self.flows.iter().filter_map(|(&key, flow)| {
+            let rounds = if flow.head.is_some() {
+                self.round.saturating_sub(flow.base).max(0)
+            } else {
+                0
+            };
+            let earned = rounds.saturating_mul(flow.quantum(self.quantum));
+            let account = Cost(flow.deficit.0.saturating_add(earned));
+            (account != Cost(0)).then_some((key, account))
+        })
+    }
+
+    /// Takes over the account of a flow that does not wait yet.
+    pub fn restore(&mut self, key: FlowKey, weight: Weight, account: Cost) {
+        self.change(key, |flow| {
+            flow.weight = weight;
+            flow.deficit = account;
+        });
+    }
+
+    /// Flows that do not wait lose what they saved.
+    pub fn forfeit_savings(&mut self) {
+        for flow in self.flows.values_mut().filter(|flow| flow.head.is_none()) {
+            flow.deficit = flow.deficit.min(Cost(0));
+        }
+        self.flows
+            .retain(|_, flow| flow.head.is_some() || flow.deficit != Cost(0));
+    }
+
     fn change(&mut self, key: FlowKey, change: impl FnOnce(&mut Flow)) {
         let quantum = self.quantum;
         let flow = self.flows.entry(key).or_insert(Flow {

@@ -111,6 +111,25 @@ impl Bucket {
         self.level = self.level.min(units(remaining)).min(limit * PER_TOKEN);
     }
 
+    /// The bucket as it was at `at`.
+    #[must_use]
+    pub fn restored(saved: SavedBucket, at: Millis) -> Self {
+        let fresh = Self::new(saved.per_minute, at);
+        let full = fresh.per_minute * PER_TOKEN;
+        let level = saved
+            .tokens
+            .clamp(i64::MIN / PER_TOKEN / 4, full / PER_TOKEN)
+            * PER_TOKEN;
+        Self { level, ..fresh }
+    }
+
+    fn saved(&self) -> SavedBucket {
+        SavedBucket {
+            per_minute: self.per_minute.unsigned_abs(),
+            tokens: self.tokens(),
+        }
+    }
+
     /// Whole tokens in the bucket; negative when overdrawn.
     #[must_use]
     pub fn tokens(&self) -> i64 {
@@ -142,6 +161,14 @@ pub struct PoolLimits {
     was_paused: bool,
     /// When the last ramp began.
     ramp_from: Option<Millis>,
+}
+
+/// A bucket at some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SavedBucket {
+    pub per_minute: u64,
+    /// Negative when overdrawn.
+    pub tokens: i64,
 }
 
 /// What one answer said about one limit.
@@ -213,6 +240,34 @@ impl PoolLimits {
             wait = wait.max(bucket.wait_for(need));
         }
         if wait == 0 { Ok(()) } else { Err(now + wait) }
+    }
+
+    /// Requests, input and output as of `now`.
+    pub fn save(&mut self, now: Millis) -> [SavedBucket; 3] {
+        if now >= self.paused_until {
+            self.refill(now);
+        }
+        self.buckets().map(|bucket| bucket.saved())
+    }
+
+    /// The limits of a pool as they were at `at`.
+    #[must_use]
+    pub fn restored(saved: [SavedBucket; 3], paused_until: Millis, at: Millis) -> Self {
+        let [requests, input, output] = saved.map(|saved| Bucket::restored(saved, at));
+        let was_paused = paused_until > at;
+        Self {
+            requests,
+            input,
+            output,
+            paused_until,
+            was_paused,
+            ramp_from: None,
+        }
+    }
+
+    /// Takes what a call used that was never reserved here.
+    pub fn spend(&mut self, used: Tokens) {
+        self.reserve(used);
     }
 
     /// Sets aside one request of `tokens`.

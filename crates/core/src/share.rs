@@ -91,6 +91,17 @@ impl Shares {
         }
     }
 
+    /// What each priority is owed, in thousandths of [`Cost`].
+    #[must_use]
+    pub fn owed(&self) -> [i64; 3] {
+        self.credit
+    }
+
+    /// Takes over what each priority is owed.
+    pub fn restore(&mut self, owed: [i64; 3]) {
+        self.credit = owed;
+    }
+
     /// The priority to serve next, among those that wait.
     #[must_use]
     pub fn next(&self, waiting: Waiting) -> Option<Priority> {

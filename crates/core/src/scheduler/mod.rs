@@ -9,6 +9,7 @@
 //! which tenant ([`crate::drr`]), and which worker (the one with the most free slots).
 
 mod picture;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,9 @@ use crate::ids::{JobId, JobSeq, PoolId, TenantId, Term, WorkerId};
 use crate::job::{Cost, CostWeights, Priority, Tokens};
 use crate::limiter::{Limits, Observation};
 use crate::share::ShareRules;
+use snapshot::Booked;
+pub use snapshot::{Account, PoolState, Snapshot};
+
 use picture::{Fleet, Job, Lanes, Lease, LeaseState, PoolIx, Pools, TenantIx, Tenants};
 
 /// What the scheduler is told to do and keep to.
@@ -171,6 +175,8 @@ pub struct Scheduler {
     fleet: Fleet,
     /// Jobs and leases that wait for a time.
     timers: std::collections::BTreeSet<(Millis, JobSeq)>,
+    /// What is booked already: everything up to the snapshot we began with.
+    booked: Booked,
     /// When a pool that has work will have room.
     room_at: Option<Millis>,
     now: Millis,
@@ -179,6 +185,9 @@ pub struct Scheduler {
 
 /// A job whose grant was refused, or that could not be put aside, is tried again after this.
 const RETRY_AFTER: Millis = 1_000;
+
+/// A job that ended before the index showed it is remembered for this long.
+const TRACE_KEEP: Millis = 60_000;
 
 impl Scheduler {
     /// A scheduler that begins its `term` knowing nothing.
@@ -193,6 +202,7 @@ impl Scheduler {
             lanes: Lanes::new(config.quantum, config.shares),
             fleet: Fleet::default(),
             timers: std::collections::BTreeSet::new(),
+            booked: Booked::default(),
             room_at: None,
             now,
             effects: Vec::new(),
@@ -334,12 +344,15 @@ impl Scheduler {
             return;
         }
         let pool = self.pool(&credit.pool);
-        let limits = self.pools.limits(pool);
-        limits.observe(observed, self.now);
-        if let Some(until) = pause_until {
-            limits.pause(until);
+        let is_booked = self.booked.settlement(revision);
+        if !is_booked {
+            let limits = self.pools.limits(pool);
+            limits.observe(observed, self.now);
+            if let Some(until) = pause_until {
+                limits.pause(until);
+            }
+            self.judge(pool, seq, sample);
         }
-        self.judge(pool, seq, sample);
         if self
             .leases
             .get(&seq)
@@ -347,8 +360,11 @@ impl Scheduler {
         {
             self.refund(&credit, used);
         } else {
-            // Granted and settled before our time: it was never charged here.
+            // Granted and settled before our time.
             self.drop_lease(seq);
+            if !is_booked {
+                self.book_late(pool, &credit, used);
+            }
         }
         match outcome {
             Outcome::Finished => {
@@ -356,7 +372,8 @@ impl Scheduler {
                 if self.jobs.remove(&seq).is_some() {
                     self.leases.remove(&seq);
                 } else {
-                    // The index may yet show it, late.
+                    // The index may yet show it, late. The trace of the lease may go without a word.
+                    self.timers.insert((self.now + TRACE_KEEP, seq));
                     self.leases.insert(
                         seq,
                         Lease {
@@ -540,14 +557,14 @@ impl Scheduler {
     /// unless somebody else served it.
     fn charge(&mut self, credit: &Credit) {
         let pool = self.pool(&credit.pool);
-        self.pools.limits(pool).reserve(credit.tokens);
         self.fleet.occupy(&credit.worker, self.now);
         let tenant = self.tenants.index(&credit.tenant);
         self.tenants.took_off(tenant);
-        if credit.term != self.term {
-            let weight = self.weight(&credit.tenant);
-            self.lanes
-                .correct(pool, credit.priority, tenant, weight, credit.cost);
+        if credit.term == self.term {
+            self.pools.limits(pool).reserve(credit.tokens);
+        } else if !self.booked.grant(credit) {
+            self.pools.limits(pool).reserve(credit.tokens);
+            self.replay(pool, tenant, credit);
         }
     }
 
@@ -664,6 +681,16 @@ impl Scheduler {
                 && matches!(lease.state, LeaseState::Parked { until, .. } if until <= at)
             {
                 lease.state = LeaseState::Over;
+            }
+            if matches!(
+                self.leases.get(&seq),
+                Some(Lease {
+                    state: LeaseState::Over | LeaseState::Finished,
+                    ..
+                })
+            ) && !self.jobs.contains_key(&seq)
+            {
+                self.leases.remove(&seq);
             }
             if self.jobs.get(&seq).is_some_and(|job| job.leaving) {
                 self.put_aside_again(seq);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Credit;
 use crate::Millis;
 use crate::breaker::{self, Breaker, Gate};
-use crate::drr::{Drr, FlowKey, Weight};
+use crate::drr::{Drr, FlowKey, Head, Weight};
 use crate::ids::{JobId, JobSeq, PoolId, TenantId, WorkerId};
 use crate::job::{Cost, Priority, Tokens};
 use crate::limiter::{Limits, PoolLimits};
@@ -195,6 +195,10 @@ impl Pools {
         &mut self.pools[pool.0].limits
     }
 
+    pub(super) fn restore_limits(&mut self, pool: PoolIx, limits: PoolLimits) {
+        self.pools[pool.0].limits = limits;
+    }
+
     pub(super) fn breaker(&mut self, pool: PoolIx) -> &mut Breaker {
         &mut self.pools[pool.0].breaker
     }
@@ -342,6 +346,34 @@ impl Lanes {
         self.ring(pool, priority)
             .correct(FlowKey(tenant.0), weight, more);
         self.shares[pool.0].serve(priority, more, waiting);
+    }
+
+    pub(super) fn shares(&mut self, pool: PoolIx) -> &mut Shares {
+        self.make_room(pool);
+        &mut self.shares[pool.0]
+    }
+
+    /// Serves a job that another leader granted: its turn passes as if it had been in line here.
+    pub(super) fn replay(
+        &mut self,
+        pool: PoolIx,
+        priority: Priority,
+        tenant: TenantIx,
+        weight: Weight,
+        cost: Cost,
+    ) {
+        let ring = self.ring(pool, priority);
+        let flow = FlowKey(tenant.0);
+        ring.wait(flow, weight, Head { cost, since: 0 });
+        ring.serve(flow);
+        ring.rest(flow);
+    }
+
+    pub(super) fn forfeit_savings(&mut self) {
+        self.rings
+            .iter_mut()
+            .flatten()
+            .for_each(Drr::forfeit_savings);
     }
 
     /// Pools and priorities in which `tenant` has jobs in line.

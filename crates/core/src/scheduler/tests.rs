@@ -643,3 +643,119 @@ fn a_probe_whose_worker_dies_makes_room_for_another() {
     });
     assert_eq!(world.grants().len(), 1);
 }
+
+/// A world whose leader follows that of `old`, with its snapshot.
+fn successor(old: &World, snapshot: Snapshot) -> World {
+    let mut next = World::new(config());
+    next.now = old.now;
+    next.revision = old.revision;
+    next.scheduler = Scheduler::new(config(), Term(old.revision + 1), old.now);
+    next.scheduler.restore(snapshot);
+    next
+}
+
+fn balance(scheduler: &mut Scheduler, now: Millis, tenant: &str) -> Cost {
+    let accounts = scheduler.snapshot(now).accounts;
+    let account = accounts
+        .into_iter()
+        .find(|account| account.tenant.as_str() == tenant);
+    account.map_or(Cost(0), |account| account.balance)
+}
+
+#[test]
+fn a_leader_change_loses_no_charge_and_refunds_none_twice() {
+    // One leader runs through; another is followed by a successor at every point in between.
+    let estimate = Tokens {
+        input: 500,
+        output: 100,
+    };
+    let used = Some(Tokens {
+        input: 9_000,
+        output: 400,
+    });
+    for change_after in 0..4 {
+        let mut world = World::new(config());
+        world.worker("w", 10);
+        world.now = 10;
+        world.job(1, Priority::Batch, "acme");
+        world.job(2, Priority::Batch, "acme");
+        let mut snapshot = world.scheduler.snapshot(world.now);
+        world.now = 20;
+        let credits = world.grants();
+        assert_eq!(credits[0].tokens, estimate);
+        world.event(Event::Held {
+            credit: credits[0].clone(),
+            revision: 1,
+            started: true,
+        });
+        world.event(Event::Held {
+            credit: credits[1].clone(),
+            revision: 2,
+            started: true,
+        });
+        if change_after >= 1 {
+            snapshot = world.scheduler.snapshot(world.now);
+        }
+        world.settle(&credits[0], Outcome::Finished, used);
+        let settlement = Settlement {
+            credit: credits[0].clone(),
+            outcome: Outcome::Finished,
+            used,
+            observed: Observation::default(),
+            pause_until: None,
+            sample: None,
+        };
+        if change_after >= 2 {
+            snapshot = world.scheduler.snapshot(world.now);
+        }
+        let want = balance(&mut world.scheduler, 20, "acme");
+        let want_pools = world.scheduler.snapshot(20).pools;
+
+        let mut next = successor(&world, snapshot);
+        // The bucket as a new leader reads it: the tombstone of one, the other still held.
+        next.event(Event::Held {
+            credit: credits[1].clone(),
+            revision: 2,
+            started: true,
+        });
+        next.event(Event::Settled {
+            settlement,
+            revision: 3,
+        });
+        next.job(2, Priority::Batch, "acme");
+        next.scheduler.learned();
+        assert_eq!(
+            balance(&mut next.scheduler, 20, "acme"),
+            want,
+            "after step {change_after}"
+        );
+        assert_eq!(
+            next.scheduler.snapshot(20).pools[0].buckets,
+            want_pools[0].buckets
+        );
+    }
+}
+
+#[test]
+fn debts_pauses_and_open_breakers_outlive_their_leader() {
+    let mut world = World::new(config());
+    world.worker("w", 30);
+    for seq in 1..=20 {
+        world.job(seq, Priority::Batch, "acme");
+    }
+    for credit in &world.grants() {
+        world.sample(credit, Sample::Bad);
+    }
+    let snapshot = world.scheduler.snapshot(world.now);
+    let mut next = successor(&world, snapshot);
+    for seq in 1..=20 {
+        next.job(seq, Priority::Batch, "acme");
+    }
+    next.scheduler.learned();
+    next.now = 89_000;
+    next.worker("w", 30);
+    assert_eq!(next.grants(), [], "still open");
+    next.now = 90_000;
+    next.worker("w", 30);
+    assert_eq!(next.grants().len(), 1, "one probe");
+}

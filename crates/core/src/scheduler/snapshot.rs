@@ -1,0 +1,172 @@
+//! What one leader hands on to the next, so that a change of leaders loses no charge and refunds
+//! none twice.
+//!
+//! A snapshot is taken now and then; after it more was granted and settled. Both can be told from
+//! the leases, which the next leader reads anyway: a grant is in the books if it was decided before
+//! the snapshot, a settlement if its revision had been seen by then. Everything else is booked when it is
+//! read. Tombstones with their settlements stay in the bucket longer than a change of leaders takes.
+
+use super::{Cost, Credit, FlowKey, PoolIx, Scheduler, TenantIx, Tokens};
+use crate::Millis;
+use crate::ids::{PoolId, TenantId};
+use crate::job::Priority;
+use crate::limiter::{PoolLimits, SavedBucket};
+
+/// The books of a leader at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Unix milliseconds.
+    pub at: Millis,
+    /// Highest revision of any lease that is in these books.
+    pub revision: u64,
+    pub pools: Vec<PoolState>,
+    pub accounts: Vec<Account>,
+}
+
+/// A pool's limits, pause, breaker, and what its priorities are owed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolState {
+    pub pool: PoolId,
+    /// Requests, input tokens and output tokens.
+    pub buckets: [SavedBucket; 3],
+    pub paused_until: Millis,
+    pub breaker_open_until: Option<Millis>,
+    pub owed: [i64; 3],
+}
+
+/// What a tenant may spend in a pool and priority; negative is debt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    pub pool: PoolId,
+    pub priority: Priority,
+    pub tenant: TenantId,
+    pub balance: Cost,
+}
+
+/// A snapshot must fit a message: of more accounts, those nearest to even are left out.
+const ACCOUNTS_MAX: usize = 5_000;
+
+/// What is in the books we began with. Nothing, without a snapshot.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Booked {
+    /// None: there was no snapshot, and what ended before our time is nobody's debt.
+    upto: Option<(Millis, u64)>,
+}
+
+impl Booked {
+    /// Whether a grant of an earlier term is booked.
+    pub(super) fn grant(&self, credit: &Credit) -> bool {
+        self.upto.is_some_and(|(at, _)| credit.granted_at <= at)
+    }
+
+    /// Whether a settlement is booked, or not to be.
+    pub(super) fn settlement(&self, revision: u64) -> bool {
+        self.upto.is_some_and(|(_, seen)| revision <= seen)
+    }
+}
+
+impl Scheduler {
+    /// The books as they are now.
+    pub fn snapshot(&mut self, now: Millis) -> Snapshot {
+        self.now = self.now.max(now);
+        let pools: Vec<PoolIx> = self.pools.all().collect();
+        let mut accounts = Vec::new();
+        for &pool in &pools {
+            for priority in Priority::ALL {
+                let balances: Vec<_> = self.lanes.ring(pool, priority).accounts().collect();
+                accounts.extend(balances.into_iter().map(|(flow, balance)| Account {
+                    pool: self.pools.name(pool).clone(),
+                    priority,
+                    tenant: self.tenants.name(TenantIx(flow.0)).clone(),
+                    balance,
+                }));
+            }
+        }
+        accounts.sort_by_key(|account| std::cmp::Reverse(account.balance.0.unsigned_abs()));
+        accounts.truncate(ACCOUNTS_MAX);
+        let states = pools
+            .into_iter()
+            .map(|pool| self.pool_state(pool))
+            .collect();
+        Snapshot {
+            at: self.now,
+            revision: self.revision_seen,
+            pools: states,
+            accounts,
+        }
+    }
+
+    fn pool_state(&mut self, pool: PoolIx) -> PoolState {
+        let now = self.now;
+        let limits = self.pools.limits(pool);
+        let (buckets, paused_until) = (limits.save(now), limits.paused_until());
+        PoolState {
+            pool: self.pools.name(pool).clone(),
+            buckets,
+            paused_until,
+            breaker_open_until: self.pools.breaker(pool).open_until(),
+            owed: self.lanes.shares(pool).owed(),
+        }
+    }
+
+    /// Takes over the books of an earlier leader. Before any event.
+    pub fn restore(&mut self, snapshot: Snapshot) {
+        let Snapshot {
+            at,
+            revision,
+            pools,
+            accounts,
+        } = snapshot;
+        self.booked = Booked {
+            upto: Some((at, revision)),
+        };
+        for state in pools {
+            let pool = self.pool(&state.pool);
+            let limits = PoolLimits::restored(state.buckets, state.paused_until, at);
+            self.pools.restore_limits(pool, limits);
+            self.pools.breaker(pool).restore(state.breaker_open_until);
+            self.lanes.shares(pool).restore(state.owed);
+        }
+        for account in accounts {
+            let pool = self.pool(&account.pool);
+            let tenant = self.tenants.index(&account.tenant);
+            let weight = self.weight(&account.tenant);
+            let ring = self.lanes.ring(pool, account.priority);
+            ring.restore(FlowKey(tenant.0), weight, account.balance);
+        }
+    }
+
+    /// Says that all leases and jobs were read: whoever has nothing waiting loses its savings.
+    pub fn learned(&mut self) {
+        self.lanes.forfeit_savings();
+    }
+
+    /// Books a delivery that was settled after the snapshot and before our time.
+    pub(super) fn book_late(&mut self, pool: PoolIx, credit: &Credit, used: Option<Tokens>) {
+        if self.booked.upto.is_none() {
+            return;
+        }
+        let tenant = self.tenants.index(&credit.tenant);
+        if self.booked.grant(credit) {
+            self.pools.limits(pool).settle(credit.tokens, used);
+        } else {
+            self.replay(pool, tenant, credit);
+            if let Some(used) = used {
+                self.pools.limits(pool).spend(used);
+            }
+        }
+        let cost = used.map_or(Cost(0), |used| Cost::of(used, self.config.cost_weights));
+        let weight = self.weight(&credit.tenant);
+        self.lanes
+            .correct(pool, credit.priority, tenant, weight, cost - credit.cost);
+    }
+
+    /// Lets the turn pass that another leader gave. Its grants were fair when it made them, so only
+    /// what they cost beyond the estimate is anybody's debt.
+    pub(super) fn replay(&mut self, pool: PoolIx, tenant: TenantIx, credit: &Credit) {
+        let weight = self.weight(&credit.tenant);
+        self.lanes
+            .replay(pool, credit.priority, tenant, weight, credit.cost);
+        self.refresh(pool, credit.priority, tenant);
+    }
+}
