@@ -27,7 +27,7 @@ use crate::books;
 use crate::call::{self, Called, Request};
 use crate::lease::{Held, LeaseError};
 use crate::options::Options;
-use crate::schema;
+use crate::schema::Schema;
 
 /// What deliveries share.
 pub(crate) struct Context {
@@ -175,6 +175,7 @@ struct Job {
 struct Task {
     job: Job,
     submission: Submission,
+    schema: Option<Schema>,
 }
 
 /// What became of a record. Only an outcome that is stored, ours or another's, lets the job go.
@@ -198,6 +199,20 @@ struct Call {
     report: CallReport,
     verdict: Verdict,
     cost: Option<fairlane_core::price::Usd>,
+}
+
+/// The submission with its schema, if that can be used: nothing is paid for an answer that cannot be
+/// checked.
+async fn readable(submission: Submission) -> Result<(Submission, Option<Schema>), Failure> {
+    let Some(schema) = &submission.output_schema else {
+        return Ok((submission, None));
+    };
+    match Schema::read(schema).await {
+        Ok(schema) => Ok((submission, Some(schema))),
+        Err(violation) => Err(Failure::new(DeadReason::InvalidJob, violation.to_string())
+            .field("output_schema")
+            .fix("publish the job again with a JSON Schema that is valid and simpler")),
+    }
 }
 
 impl Delivery {
@@ -264,8 +279,16 @@ impl Delivery {
                 return None;
             }
         };
-        match parsed {
-            Ok(submission) => Some(Task { job, submission }),
+        let readable = match parsed {
+            Ok(submission) => readable(submission).await,
+            Err(failure) => Err(failure),
+        };
+        match readable {
+            Ok((submission, schema)) => Some(Task {
+                job,
+                submission,
+                schema,
+            }),
             Err(failure) => {
                 self.bury(job, failure, None).await;
                 None
@@ -323,7 +346,7 @@ impl Delivery {
                 }
             };
             report.usage = before.plus(report.usage);
-            let failure = self.check_schema(&task.submission, &mut report);
+            let failure = self.check_schema(&task, &mut report).await;
             let verdict = classify(&report.ending);
             let decision = attempt::decide(
                 &verdict,
@@ -384,15 +407,15 @@ impl Delivery {
     }
 
     /// Turns a good answer that breaks the job's schema into what it is: a failure.
-    fn check_schema(&self, submission: &Submission, report: &mut CallReport) -> Option<Failure> {
-        let schema = submission.output_schema.as_ref()?;
+    async fn check_schema(&self, task: &Task, report: &mut CallReport) -> Option<Failure> {
+        let schema = task.schema.as_ref()?;
         if !matches!(
             classify(&report.ending).next,
             fairlane_core::failure::Next::Keep
         ) {
             return None;
         }
-        let violation = schema::check(schema, report.message.as_ref()?).err()?;
+        let violation = schema.check(report.message.as_ref()?).await.err()?;
         report.ending = Ending::SchemaViolated;
         Some(
             Failure::new(DeadReason::Schema, violation.to_string())
