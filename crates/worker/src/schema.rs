@@ -98,7 +98,7 @@ async fn apart<T: Send + 'static>(
         .stack_size(STACK_BYTES);
     let started = thread.spawn(move || {
         // Nobody listens any more if the time was up.
-        let _ = sender.send(work());
+        sender.send(work()).ok();
     });
     started.ok()?;
     tokio::time::timeout(limit, receiver).await.ok()?.ok()
