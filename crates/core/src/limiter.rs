@@ -111,23 +111,13 @@ impl Bucket {
         self.level = self.level.min(units(remaining)).min(limit * PER_TOKEN);
     }
 
-    /// The bucket as it was at `at`.
+    /// A bucket of `per_minute` that held `tokens` at `at`; negative when overdrawn.
     #[must_use]
-    pub fn restored(saved: SavedBucket, at: Millis) -> Self {
-        let fresh = Self::new(saved.per_minute, at);
-        let full = fresh.per_minute * PER_TOKEN;
-        let level = saved
-            .tokens
-            .clamp(i64::MIN / PER_TOKEN / 4, full / PER_TOKEN)
-            * PER_TOKEN;
+    pub fn restored(per_minute: u64, tokens: i64, at: Millis) -> Self {
+        let fresh = Self::new(per_minute, at);
+        let lowest = i64::MIN / PER_TOKEN / 4;
+        let level = tokens.clamp(lowest, fresh.per_minute) * PER_TOKEN;
         Self { level, ..fresh }
-    }
-
-    fn saved(&self) -> SavedBucket {
-        SavedBucket {
-            per_minute: self.per_minute.unsigned_abs(),
-            tokens: self.tokens(),
-        }
     }
 
     /// Whole tokens in the bucket; negative when overdrawn.
@@ -161,14 +151,6 @@ pub struct PoolLimits {
     was_paused: bool,
     /// When the last ramp began.
     ramp_from: Option<Millis>,
-}
-
-/// A bucket at some time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SavedBucket {
-    pub per_minute: u64,
-    /// Negative when overdrawn.
-    pub tokens: i64,
 }
 
 /// What one answer said about one limit.
@@ -242,25 +224,24 @@ impl PoolLimits {
         if wait == 0 { Ok(()) } else { Err(now + wait) }
     }
 
-    /// Requests, input and output as of `now`.
-    pub fn save(&mut self, now: Millis) -> [SavedBucket; 3] {
+    /// Requests, input and output tokens that are left as of `now`; negative when overdrawn.
+    pub fn left(&mut self, now: Millis) -> [i64; 3] {
         if now >= self.paused_until {
             self.refill(now);
         }
-        self.buckets().map(|bucket| bucket.saved())
+        self.buckets().map(|bucket| bucket.tokens())
     }
 
-    /// The limits of a pool as they were at `at`.
+    /// A pool of which this much was `left` at `at`. The limits themselves are told anew, by the
+    /// configuration and then by the upstream.
     #[must_use]
-    pub fn restored(saved: [SavedBucket; 3], paused_until: Millis, at: Millis) -> Self {
-        let [requests, input, output] = saved.map(|saved| Bucket::restored(saved, at));
-        let was_paused = paused_until > at;
+    pub fn restored(limits: Limits, left: [i64; 3], paused_until: Millis, at: Millis) -> Self {
         Self {
-            requests,
-            input,
-            output,
+            requests: Bucket::restored(limits.requests, left[0], at),
+            input: Bucket::restored(limits.input_tokens, left[1], at),
+            output: Bucket::restored(limits.output_tokens, left[2], at),
             paused_until,
-            was_paused,
+            was_paused: paused_until > at,
             ramp_from: None,
         }
     }

@@ -2,9 +2,10 @@
 //!
 //! All decisions are `fairlane_core`'s. This crate waits for events, hands them to the core in order,
 //! and carries out its effects: [`lead`] for the lease, [`term`] for everything a leader does,
-//! `aside` for jobs that the leader itself takes out of the queue.
+//! `books` for what it hands on, `aside` for jobs that the leader itself takes out of the queue.
 
 mod aside;
+mod books;
 mod clock;
 mod convert;
 mod lead;

@@ -22,6 +22,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio_util::sync::CancellationToken;
 
 use crate::aside;
+use crate::books::Books;
 use crate::clock::Clock;
 use crate::convert;
 use crate::lead::Trust;
@@ -53,10 +54,13 @@ pub(crate) async fn run(shell: Shell, term: Term) -> anyhow::Result<()> {
         () = stop.cancelled() => return Ok(()),
         leader = Leader::learn(shell, term) => leader?,
     };
-    leader.lead().await?;
+    let led = leader.lead().await;
     // Let what was begun come to its end; it is fenced by revisions.
-    while leader.outcomes.next().await.is_some() {}
-    Ok(())
+    while let Some(event) = leader.outcomes.next().await {
+        leader.apply(event);
+    }
+    leader.close_books().await;
+    led
 }
 
 struct Leader {
@@ -67,9 +71,13 @@ struct Leader {
     index: Index,
     ready: async_nats::Subscriber,
     outcomes: FuturesUnordered<BoxFuture<'static, Event>>,
+    /// The books, unless they are being saved.
+    books: Option<Books>,
+    saving: Option<BoxFuture<'static, Books>>,
 }
 
 /// What the loop woke up for.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Woken {
     Stop,
     Leases(Vec<watch::Event>),
@@ -77,6 +85,7 @@ enum Woken {
     Ready(async_nats::Message),
     Outcome(Event),
     Deadline,
+    Saved(Books),
     Gauges,
 }
 
@@ -84,7 +93,11 @@ impl Leader {
     /// Reads all leases, then all jobs, then asks the workers to announce themselves.
     async fn learn(shell: Shell, term: Term) -> anyhow::Result<Self> {
         let nats = shell.nats.clone();
-        let core = Scheduler::new(shell.options.config.clone(), term, shell.clock.now());
+        let mut core = Scheduler::new(shell.options.config.clone(), term, shell.clock.now());
+        let (books, snapshot) = Books::open(&nats, term).await;
+        if let Some(snapshot) = snapshot {
+            core.restore(snapshot);
+        }
         let ready = nats.client.subscribe(nats.names.ready_subject()).await;
         let credits = nats.bucket(&nats.names.credits_bucket());
         let mut leader = Self {
@@ -92,6 +105,8 @@ impl Leader {
             index: nats.index(&nats.names.jobs_stream(), &nats.names.jobs_filter()),
             ready: ready.context("cannot listen for workers")?,
             outcomes: FuturesUnordered::new(),
+            books: Some(books),
+            saving: None,
             core,
             credits,
             shell,
@@ -99,6 +114,7 @@ impl Leader {
         let began = leader.shell.clock.now();
         leader.learn_leases().await?;
         leader.learn_jobs().await?;
+        leader.core.learned();
         let call = nats
             .client
             .publish(nats.names.call_subject(), Default::default())
@@ -156,7 +172,14 @@ impl Leader {
                 Woken::Ready(message) => self.apply_ready(&message),
                 Woken::Outcome(event) => self.apply(event),
                 Woken::Deadline => self.apply(Event::Tick),
-                Woken::Gauges => self.set_gauges(),
+                Woken::Saved(books) => {
+                    self.books = Some(books);
+                    self.saving = None;
+                }
+                Woken::Gauges => {
+                    self.set_gauges();
+                    self.save_books();
+                }
             }
         }
     }
@@ -175,6 +198,7 @@ impl Leader {
             Some(event) = self.outcomes.next() => Woken::Outcome(event),
             _ = self.leases.next_many(&mut leases, BATCH) => Woken::Leases(leases),
             _ = self.index.next_many(&mut jobs, BATCH) => Woken::Jobs(jobs),
+            books = saved(&mut self.saving) => Woken::Saved(books),
             _ = gauges.tick() => Woken::Gauges,
             () = wait_until(deadline) => Woken::Deadline,
             Ok(()) = self.shell.trust.changed(), if !trusted => Woken::Deadline,
@@ -267,6 +291,27 @@ impl Leader {
         }
     }
 
+    /// Begins to save the books, unless the last save still runs or the lease is in doubt.
+    fn save_books(&mut self) {
+        let now = self.shell.clock.now();
+        if now >= *self.shell.trust.borrow() {
+            return;
+        }
+        if let Some(books) = self.books.take() {
+            self.saving = Some(Box::pin(books.save(self.core.snapshot(now))));
+        }
+    }
+
+    /// Saves the books for whoever leads next. Harmless if somebody leads already.
+    async fn close_books(&mut self) {
+        if let Some(saving) = self.saving.take() {
+            self.books = Some(saving.await);
+        }
+        if let Some(books) = self.books.take() {
+            books.save(self.core.snapshot(self.shell.clock.now())).await;
+        }
+    }
+
     fn set_gauges(&self) {
         let metrics = &self.shell.metrics;
         let [critical, standard, batch] = self
@@ -277,6 +322,13 @@ impl Leader {
         metrics.queue_depth(Priority::Standard).set(standard);
         metrics.queue_depth(Priority::Batch).set(batch);
         metrics.credits_live(self.core.live() as u64);
+    }
+}
+
+async fn saved(saving: &mut Option<BoxFuture<'static, Books>>) -> Books {
+    match saving {
+        Some(saving) => saving.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -9,6 +9,7 @@ pub mod ledger;
 pub mod letter;
 pub mod names;
 pub mod record;
+pub mod snapshot;
 pub mod submission;
 mod text;
 
@@ -18,4 +19,5 @@ pub use ledger::LedgerEntry;
 pub use letter::{DeadReason, Failure, Letter};
 pub use names::{Namespace, header};
 pub use record::{JobRecord, KeyOwner, Phase, UsageRecord};
+pub use snapshot::SnapshotRecord;
 pub use submission::{Submission, measure, peek};

@@ -228,6 +228,12 @@ impl Namespace {
         "leader"
     }
 
+    /// Key of the leading scheduler's books in the control bucket.
+    #[must_use]
+    pub fn books_key(&self) -> &'static str {
+        "scheduler"
+    }
+
     /// Key of the lease on one job in the credits bucket.
     #[must_use]
     pub fn lease_key(seq: JobSeq) -> String {

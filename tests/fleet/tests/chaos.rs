@@ -214,3 +214,64 @@ async fn a_nats_restart_loses_nothing() {
     let books = fleet.settled().await;
     assert_eq!(books.in_phase(Phase::Done), 100, "{books:?}");
 }
+
+#[tokio::test]
+async fn a_pool_that_is_paused_stays_paused_under_the_next_leader() {
+    let setup = Setup {
+        schedulers: 2,
+        ..Setup::default()
+    };
+    let mut fleet = Fleet::start(PROGRAM, setup).await;
+    // Refused with a time to wait that outlives the test.
+    fleet
+        .publish(
+            "acme",
+            job("first", "[[sim:once=429 retry_after=3600]] tags"),
+        )
+        .await;
+    fleet.phase("acme", "first", Phase::Retrying).await;
+    let names = &fleet.client().names;
+    let control = fleet.client().bucket(&names.control_bucket());
+    eventually(PATIENCE, "the pause to be in the books", || async {
+        let entry = control
+            .get(names.books_key())
+            .await
+            .map_err(|error| error.to_string())?;
+        let books = entry
+            .as_ref()
+            .and_then(|entry| entry.value())
+            .ok_or("no books")?;
+        let books: fairlane_wire::SnapshotRecord =
+            serde_json::from_slice(books).map_err(|error| error.to_string())?;
+        let paused = books
+            .pools
+            .iter()
+            .any(|pool| pool.paused_until_ms > books.at_ms);
+        if paused {
+            Ok(())
+        } else {
+            Err(format!("{books:?}"))
+        }
+    })
+    .await;
+    let leader = fleet.leading_scheduler().await;
+    let (holder, _) = fleet.leader().await;
+    fleet.schedulers[leader].kill9();
+    eventually(PATIENCE, "another leader", || async {
+        let (now, _) = fleet.leader().await;
+        if now == holder {
+            Err("not yet")
+        } else {
+            Ok(())
+        }
+    })
+    .await;
+
+    // A job in another pool shows that the new leader grants; the paused pool's does not move.
+    fleet.publish("acme", job("waits", "tags")).await;
+    let other = job("runs", "tags").replace("claude-haiku-4-5", "claude-sonnet-4-6");
+    fleet.publish("acme", other).await;
+    fleet.phase("acme", "runs", Phase::Done).await;
+    fleet.phase("acme", "waits", Phase::Queued).await;
+    assert_eq!(fleet.sim.log().len(), 2, "one refused, one answered");
+}

@@ -534,13 +534,13 @@ impl Scheduler {
 
     // ---- books --------------------------------------------------------------------------
 
+    fn limits_of(&self, pool: &PoolId) -> Limits {
+        let configured = self.config.limits.get(pool).copied();
+        configured.unwrap_or(self.config.default_limits)
+    }
+
     fn pool(&mut self, pool: &PoolId) -> PoolIx {
-        let limits = self
-            .config
-            .limits
-            .get(pool)
-            .copied()
-            .unwrap_or(self.config.default_limits);
+        let limits = self.limits_of(pool);
         self.pools
             .index(pool, limits, self.config.breaker, self.now)
     }

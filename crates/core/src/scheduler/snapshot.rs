@@ -10,7 +10,7 @@ use super::{Cost, Credit, FlowKey, PoolIx, Scheduler, TenantIx, Tokens};
 use crate::Millis;
 use crate::ids::{PoolId, TenantId};
 use crate::job::Priority;
-use crate::limiter::{PoolLimits, SavedBucket};
+use crate::limiter::PoolLimits;
 
 /// The books of a leader at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub struct Snapshot {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolState {
     pub pool: PoolId,
-    /// Requests, input tokens and output tokens.
-    pub buckets: [SavedBucket; 3],
+    /// Requests, input tokens and output tokens that are left; negative when overdrawn.
+    pub left: [i64; 3],
     pub paused_until: Millis,
     pub breaker_open_until: Option<Millis>,
     pub owed: [i64; 3],
@@ -99,10 +99,10 @@ impl Scheduler {
     fn pool_state(&mut self, pool: PoolIx) -> PoolState {
         let now = self.now;
         let limits = self.pools.limits(pool);
-        let (buckets, paused_until) = (limits.save(now), limits.paused_until());
+        let (left, paused_until) = (limits.left(now), limits.paused_until());
         PoolState {
             pool: self.pools.name(pool).clone(),
-            buckets,
+            left,
             paused_until,
             breaker_open_until: self.pools.breaker(pool).open_until(),
             owed: self.lanes.shares(pool).owed(),
@@ -122,7 +122,8 @@ impl Scheduler {
         };
         for state in pools {
             let pool = self.pool(&state.pool);
-            let limits = PoolLimits::restored(state.buckets, state.paused_until, at);
+            let limits = self.limits_of(&state.pool);
+            let limits = PoolLimits::restored(limits, state.left, state.paused_until, at);
             self.pools.restore_limits(pool, limits);
             self.pools.breaker(pool).restore(state.breaker_open_until);
             self.lanes.shares(pool).restore(state.owed);
