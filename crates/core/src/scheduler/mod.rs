@@ -471,18 +471,21 @@ impl Scheduler {
     fn grant_refused(&mut self, seq: JobSeq) {
         // If the true holder was seen meanwhile, there is nothing of ours left to undo.
         let Some(Lease {
-            revision,
             state:
                 LeaseState::Held {
                     credit,
                     stored: false,
                     ..
                 },
+            ..
         }) = self.leases.get(&seq)
         else {
             return;
         };
-        let (revision, credit) = (*revision, credit.clone());
+        let credit = credit.clone();
+        // The trace of an older lease that we wanted to replace goes after a while, without a word.
+        // Storing over no lease finds such a trace by itself, and is refused by a living lease.
+        let revision = 0;
         let until = self.now + RETRY_AFTER;
         let delivery = credit.delivery.saturating_sub(1);
         self.refund(&credit, None);

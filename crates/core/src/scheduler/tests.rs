@@ -462,6 +462,26 @@ fn a_refused_grant_is_tried_again_when_nobody_else_shows_up() {
 }
 
 #[test]
+fn a_grant_over_a_trace_that_is_gone_is_repeated_over_nothing() {
+    let mut world = World::new(config());
+    world.job(1, Priority::Batch, "acme");
+    world.worker("w", 1);
+    let credits = world.grants();
+    world.settle(&credits[0], Outcome::Returned, None);
+    let over = world.revision;
+    let [Effect::Grant { expected, .. }] = world.scheduler.dispatch(0)[..] else {
+        panic!("it waits for nobody")
+    };
+    assert_eq!(expected, over);
+    // It waited longer than the tombstone stays: the key is empty, and nobody was told.
+    world.event(Event::GrantRefused { seq: JobSeq(1) });
+    let [Effect::Grant { expected, .. }] = world.scheduler.dispatch(RETRY_AFTER)[..] else {
+        panic!("it is tried again")
+    };
+    assert_eq!(expected, 0);
+}
+
+#[test]
 fn replays_and_late_messages_change_nothing() {
     let mut world = World::new(config());
     world.job(1, Priority::Batch, "acme");
