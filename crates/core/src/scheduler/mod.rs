@@ -12,6 +12,7 @@ mod picture;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod why;
 
 use std::collections::BTreeMap;
 
@@ -24,6 +25,7 @@ use crate::limiter::{Limits, Observation};
 use crate::share::ShareRules;
 use snapshot::Booked;
 pub use snapshot::{Account, PoolState, Snapshot};
+pub use why::Why;
 
 use picture::{Fleet, Job, Lanes, Lease, LeaseState, PoolIx, Pools, TenantIx, Tenants};
 

@@ -300,6 +300,18 @@ impl Lanes {
         self.queues.get(&(pool, priority, tenant))?.first().copied()
     }
 
+    /// Jobs of the same flow that stand before `seq`.
+    pub(super) fn ahead(
+        &self,
+        pool: PoolIx,
+        priority: Priority,
+        tenant: TenantIx,
+        seq: JobSeq,
+    ) -> usize {
+        let queue = self.queues.get(&(pool, priority, tenant));
+        queue.map_or(0, |queue| queue.range(..seq).count())
+    }
+
     pub(super) fn ring(&mut self, pool: PoolIx, priority: Priority) -> &mut Drr {
         self.make_room(pool);
         &mut self.rings[pool.0][priority.index()]
@@ -432,6 +444,17 @@ impl Fleet {
             })
             .min_by_key(|(_, worker)| u64::from(worker.live) * 1_000_000 / u64::from(worker.slots))
             .map(|(name, _)| name.clone())
+    }
+
+    /// Workers that were heard of lately and do not drain, and their slots.
+    pub(super) fn size(&self, now: Millis, silence_max: Millis) -> (usize, u32) {
+        let there = self
+            .workers
+            .values()
+            .filter(|worker| !worker.draining && now.saturating_sub(worker.heard_at) < silence_max);
+        there.fold((0, 0), |(workers, slots), worker| {
+            (workers + 1, slots + worker.slots)
+        })
     }
 
     pub(super) fn occupy(&mut self, name: &WorkerId, now: Millis) {

@@ -779,3 +779,59 @@ fn debts_pauses_and_open_breakers_outlive_their_leader() {
     next.worker("w", 30);
     assert_eq!(next.grants().len(), 1, "one probe");
 }
+
+#[test]
+fn every_job_can_say_what_it_waits_for_and_until_when() {
+    let mut world = World::new(Config {
+        tenant_in_flight_max: 2,
+        ..config()
+    });
+    let why = |world: &mut World, seq| world.scheduler.why(JobSeq(seq), world.now);
+    assert_eq!(why(&mut world, 1), Why::NotQueued);
+    world.job(1, Priority::Batch, "acme");
+    world.job(2, Priority::Batch, "acme");
+    assert_eq!(
+        why(&mut world, 1),
+        Why::NoFreeSlot {
+            workers: 0,
+            slots: 0
+        }
+    );
+    assert_eq!(why(&mut world, 2), Why::BehindOwn { ahead: 1 });
+    world.event(Event::Job(JobSeen {
+        not_before: Some(700),
+        ..seen(3, Priority::Batch, "acme")
+    }));
+    assert_eq!(why(&mut world, 3), Why::NotBefore { until: 700 });
+
+    world.worker("w", 3);
+    let credits = world.grants();
+    let worker = WorkerId::parse("w").unwrap();
+    assert_eq!(
+        why(&mut world, 1),
+        Why::Running {
+            worker,
+            delivery: 1,
+            since: 0
+        }
+    );
+    world.job(4, Priority::Batch, "acme");
+    assert_eq!(
+        why(&mut world, 4),
+        Why::TenantAtCap {
+            in_flight: 2,
+            cap: 2
+        }
+    );
+    world.settle(&credits[0], Outcome::Parked { until: 5_000 }, None);
+    assert_eq!(why(&mut world, 1), Why::Parked { until: 5_000 });
+
+    let pool = PoolId::parse("haiku").unwrap();
+    let index = world.scheduler.pool(&pool);
+    world.scheduler.pools.limits(index).pause(9_000);
+    assert_eq!(why(&mut world, 4), Why::PoolPaused { until: 9_000 });
+    for _ in 0..10 {
+        world.scheduler.pools.breaker(index).record(Sample::Bad, 0);
+    }
+    assert_eq!(why(&mut world, 4), Why::BreakerOpen { until: 90_000 });
+}
