@@ -237,10 +237,7 @@ impl Scheduler {
             } => {
                 self.fleet.heard(worker, slots, draining, self.now);
             }
-            Event::PutAside { seq } => {
-                self.leases.remove(&seq);
-                self.jobs.remove(&seq);
-            }
+            Event::PutAside { seq } => self.put_aside(seq),
             Event::PutAsideFailed { seq } => {
                 if self.jobs.contains_key(&seq) {
                     self.timers.insert((self.now + RETRY_AFTER, seq));
@@ -325,10 +322,34 @@ impl Scheduler {
             _ => {
                 self.drop_lease(seq);
                 self.charge(&credit);
+                let tenant = self.tenants.index(&credit.tenant);
+                if credit.term == self.term {
+                    // Ours, though we were told it was not stored: its charge was taken back.
+                    let (pool, weight) = (self.pool(&credit.pool), self.weight(&credit.tenant));
+                    self.lanes
+                        .correct(pool, credit.priority, tenant, weight, credit.cost);
+                }
                 self.leases
                     .insert(seq, Lease::held(revision, credit, started));
                 self.out_of_line(seq);
+                self.refresh_tenant(tenant);
             }
+        }
+    }
+
+    fn put_aside(&mut self, seq: JobSeq) {
+        self.out_of_line(seq);
+        self.jobs.remove(&seq);
+        // A credit of another leader that a worker holds meanwhile comes to its own end.
+        let is_held = matches!(
+            self.leases.get(&seq),
+            Some(Lease {
+                state: LeaseState::Held { .. },
+                ..
+            })
+        );
+        if !is_held {
+            self.leases.remove(&seq);
         }
     }
 
@@ -408,9 +429,15 @@ impl Scheduler {
     }
 
     fn lease_ended(&mut self, seq: JobSeq, revision: u64) {
-        if !self.is_news(seq, revision) {
+        // A watch that finds a lease gone without a trace reports the revision it knew it by.
+        let left_no_trace = self
+            .leases
+            .get(&seq)
+            .is_some_and(|lease| lease.revision == revision && lease.is_in_bucket());
+        if !left_no_trace && !self.is_news(seq, revision) {
             return;
         }
+        let revision = if left_no_trace { 0 } else { revision };
         match self.leases.remove(&seq).map(|lease| lease.state) {
             Some(LeaseState::Held {
                 credit,

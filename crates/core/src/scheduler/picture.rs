@@ -99,6 +99,15 @@ impl Lease {
         }
     }
 
+    /// Whether the bucket holds it: a marker there would have another revision.
+    pub(super) fn is_in_bucket(&self) -> bool {
+        match self.state {
+            LeaseState::Held { stored, .. } => stored,
+            LeaseState::Parked { .. } => self.revision > 0,
+            LeaseState::Over | LeaseState::Finished => false,
+        }
+    }
+
     /// Whether this is the lease that `credit` opened.
     pub(super) fn holds(&self, credit: &Credit) -> bool {
         match &self.state {

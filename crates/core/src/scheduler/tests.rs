@@ -121,6 +121,23 @@ fn seen(seq: u64, priority: Priority, tenant: &str) -> JobSeen {
     }
 }
 
+fn credit_of(seq: u64) -> Credit {
+    let seen = seen(seq, Priority::Batch, "acme");
+    Credit {
+        seq: seen.seq,
+        priority: seen.priority,
+        tenant: seen.tenant,
+        job: seen.job,
+        pool: seen.pool,
+        worker: WorkerId::parse("w").unwrap(),
+        delivery: 1,
+        tokens: seen.tokens,
+        cost: Cost(1_000),
+        term: Term(0),
+        granted_at: 0,
+    }
+}
+
 fn seqs(credits: &[Credit]) -> Vec<u64> {
     credits.iter().map(|credit| credit.seq.0).collect()
 }
@@ -447,6 +464,88 @@ fn a_grant_that_another_leader_forestalled_is_undone() {
     world.revision = 5;
     world.settle(&other, Outcome::Finished, Some(other.tokens));
     assert_eq!((world.scheduler.live(), world.scheduler.known()), (0, 0));
+}
+
+#[test]
+fn a_job_that_is_put_aside_while_another_leaders_credit_runs_frees_its_slot() {
+    let mut world = World::new(config());
+    world.event(Event::Job(JobSeen {
+        deadline: Some(100),
+        ..seen(1, Priority::Batch, "acme")
+    }));
+    world.worker("w", 1);
+    world.now = 100;
+    assert_eq!(world.scheduler.dispatch(100).len(), 1, "put aside");
+    let credit = Credit {
+        term: Term(0),
+        worker: WorkerId::parse("w").unwrap(),
+        delivery: 1,
+        cost: Cost(1_000),
+        granted_at: 0,
+        ..credit_of(1)
+    };
+    world.revision = 1;
+    world.event(Event::Held {
+        credit: credit.clone(),
+        started: true,
+        revision: 1,
+    });
+    world.event(Event::PutAside { seq: JobSeq(1) });
+    assert_eq!((world.scheduler.live(), world.scheduler.known()), (1, 0));
+    world.settle(&credit, Outcome::Finished, None);
+    assert_eq!(world.scheduler.live(), 0);
+}
+
+#[test]
+fn a_lease_that_left_no_trace_ends_at_the_revision_it_was_known_by() {
+    let mut world = World::new(config());
+    world.job(1, Priority::Batch, "acme");
+    world.job(2, Priority::Batch, "acme");
+    world.worker("w", 2);
+    let credits = world.grants();
+    world.event(Event::Held {
+        credit: credits[1].clone(),
+        started: true,
+        revision: 2,
+    });
+    let gone = Event::LeaseEnded {
+        seq: JobSeq(1),
+        revision: 1,
+    };
+    world.event(gone.clone());
+    assert_eq!(world.scheduler.live(), 1);
+    let [Effect::Grant { ref credit, expected }] = world.scheduler.dispatch(0)[..] else {
+        panic!("the slot is free")
+    };
+    assert_eq!((credit.seq, credit.delivery, expected), (JobSeq(1), 2, 0));
+    world.event(gone);
+    assert_eq!(world.scheduler.live(), 2, "a replay ends nothing");
+}
+
+#[test]
+fn a_grant_that_was_stored_after_all_is_charged_once() {
+    let charge = |refused: bool| {
+        let mut world = World::new(config());
+        world.job(1, Priority::Batch, "acme");
+        world.worker("w", 1);
+        let credits = match &world.scheduler.dispatch(0)[..] {
+            [Effect::Grant { credit, .. }] => credit.clone(),
+            other => panic!("{other:?}"),
+        };
+        if refused {
+            world.event(Event::GrantRefused { seq: JobSeq(1) });
+        }
+        world.event(Event::Held {
+            credit: credits,
+            started: true,
+            revision: 1,
+        });
+        world.scheduler.snapshot(0)
+    };
+    let (refused, stored) = (charge(true), charge(false));
+    assert_eq!(refused.pools[0].left, stored.pools[0].left);
+    let owed = |snapshot: &Snapshot| snapshot.accounts.iter().map(|a| a.balance.0).sum::<i64>();
+    assert!(owed(&refused) <= owed(&stored), "{refused:?} {stored:?}");
 }
 
 #[test]
