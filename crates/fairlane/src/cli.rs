@@ -155,6 +155,9 @@ pub(crate) enum Command {
         after_help = "Examples:\n  fairlane status acme/wp-1\n  fairlane status wp-1 --tenant acme -o json"
     )]
     Status(JobArgs),
+    /// Say what a job waits for, and until when
+    #[command(after_help = "Example: fairlane why acme/hello-1")]
+    Why(JobArgs),
     /// Print the answer of a job
     ///
     /// The text of the answer, or with -o json the whole message of the Claude API.

@@ -17,6 +17,7 @@ use fairlane_runtime::Metrics;
 use fairlane_runtime::metrics::Priority;
 use fairlane_wire::Namespace;
 use fairlane_wire::lease::{Grant, Lease, Ready};
+use fairlane_wire::{WhyAnswer, WhyRequest};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio_util::sync::CancellationToken;
@@ -70,6 +71,7 @@ struct Leader {
     leases: Watch,
     index: Index,
     ready: async_nats::Subscriber,
+    questions: async_nats::Subscriber,
     outcomes: FuturesUnordered<BoxFuture<'static, Event>>,
     /// The books, unless they are being saved.
     books: Option<Books>,
@@ -83,6 +85,7 @@ enum Woken {
     Leases(Vec<watch::Event>),
     Jobs(Vec<IndexEvent>),
     Ready(async_nats::Message),
+    Question(async_nats::Message),
     Outcome(Event),
     Deadline,
     Saved(Books),
@@ -99,11 +102,13 @@ impl Leader {
             core.restore(snapshot);
         }
         let ready = nats.client.subscribe(nats.names.ready_subject()).await;
+        let questions = nats.client.subscribe(nats.names.why_subject()).await;
         let credits = nats.bucket(&nats.names.credits_bucket());
         let mut leader = Self {
             leases: credits.watch(),
             index: nats.index(&nats.names.jobs_stream(), &nats.names.jobs_filter()),
             ready: ready.context("cannot listen for workers")?,
+            questions: questions.context("cannot listen for questions")?,
             outcomes: FuturesUnordered::new(),
             books: Some(books),
             saving: None,
@@ -170,6 +175,7 @@ impl Leader {
                 }
                 Woken::Jobs(events) => self.apply_jobs(events)?,
                 Woken::Ready(message) => self.apply_ready(&message),
+                Woken::Question(message) => self.answer(&message).await,
                 Woken::Outcome(event) => self.apply(event),
                 Woken::Deadline => self.apply(Event::Tick),
                 Woken::Saved(books) => {
@@ -195,6 +201,7 @@ impl Leader {
             biased;
             () = self.shell.stop.cancelled() => Woken::Stop,
             Some(message) = self.ready.next() => Woken::Ready(message),
+            Some(message) = self.questions.next() => Woken::Question(message),
             Some(event) = self.outcomes.next() => Woken::Outcome(event),
             _ = self.leases.next_many(&mut leases, BATCH) => Woken::Leases(leases),
             _ = self.index.next_many(&mut jobs, BATCH) => Woken::Jobs(jobs),
@@ -252,6 +259,22 @@ impl Leader {
                 });
             }
             Err(error) => tracing::warn!(%error, "not a worker's announcement"),
+        }
+    }
+
+    /// Answers why a job is not running.
+    async fn answer(&mut self, message: &async_nats::Message) {
+        let Some(reply) = message.reply.clone() else {
+            return;
+        };
+        let Ok(request) = serde_json::from_slice::<WhyRequest>(&message.payload) else {
+            return;
+        };
+        let why = self.core.why(request.seq(), self.shell.clock.now());
+        let answer = serde_json::to_vec(&WhyAnswer::from(why)).expect("an answer is plain data");
+        // Only puts it into the client's buffer; whoever asked asks again if it gets lost.
+        if let Err(error) = self.shell.nats.client.publish(reply, answer.into()).await {
+            tracing::debug!(%error, "cannot answer");
         }
     }
 

@@ -12,6 +12,7 @@ pub mod record;
 pub mod snapshot;
 pub mod submission;
 mod text;
+pub mod why;
 
 pub use job::{JobHeaders, assigned_id, key_hash};
 pub use lease::{Credit, DeliveryOutcome, Grant, Lease, Parked, Pause, Ready, Settlement};
@@ -21,3 +22,4 @@ pub use names::{Namespace, header};
 pub use record::{JobRecord, KeyOwner, Phase, UsageRecord};
 pub use snapshot::SnapshotRecord;
 pub use submission::{Submission, measure, peek};
+pub use why::{WhyAnswer, WhyRequest};

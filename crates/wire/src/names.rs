@@ -204,6 +204,12 @@ impl Namespace {
         format!("{}.ctl.ready", self.lower)
     }
 
+    /// Where the leader is asked why a job is not running.
+    #[must_use]
+    pub fn why_subject(&self) -> String {
+        format!("{}.ctl.why", self.lower)
+    }
+
     /// Where a new leader asks all workers to announce themselves at once.
     #[must_use]
     pub fn call_subject(&self) -> String {
