@@ -207,9 +207,9 @@ pub struct JobLife {
 /// The first job that breaks the rule.
 pub fn one_outcome(jobs: &[JobLife], idle: bool) -> Result<(), Broken> {
     let wrong = jobs.iter().find(|job| {
-        job.outcomes > 1
-            || (!job.in_stream && job.outcomes == 0)
-            || (idle && (job.in_stream || job.outcomes == 0))
+        let is_lost = !job.in_stream && job.outcomes == 0;
+        let is_left = idle && job.in_stream;
+        job.outcomes > 1 || is_lost || is_left
     });
     match wrong {
         None => Ok(()),
