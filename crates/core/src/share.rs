@@ -80,6 +80,8 @@ pub struct Shares {
     rules: ShareRules,
     /// Credit in thousandths of [`Cost`], for exact arithmetic with shares in thousandths.
     credit: [i64; 3],
+    /// Who waited when something was booked last.
+    waited: Waiting,
 }
 
 impl Shares {
@@ -88,6 +90,7 @@ impl Shares {
         Self {
             rules,
             credit: [0; 3],
+            waited: [false; 3],
         }
     }
 
@@ -112,7 +115,33 @@ impl Shares {
     }
 
     /// Books a dispatch, or the correction of one (`cost` may be negative).
+    ///
+    /// Who pays and who earns must come out even, or the credits drift apart over hours and the next
+    /// priority that comes along is served alone until it has caught up. So nobody pays while nobody
+    /// waits, an idle priority is given back no more than it owes, and one that comes back starts
+    /// no better off than the best of those that stayed.
     pub fn serve(&mut self, priority: Priority, cost: Cost, waiting: Waiting) {
+        let best = Priority::ALL
+            .into_iter()
+            .map(Priority::index)
+            .filter(|&index| waiting[index] && self.waited[index])
+            .map(|index| self.credit[index])
+            .max();
+        for (index, credit) in self.credit.iter_mut().enumerate() {
+            if waiting[index] && !self.waited[index] {
+                *credit = (*credit).min(best.unwrap_or(0));
+            }
+        }
+        self.waited = waiting;
+        if waiting == [false; 3] {
+            return;
+        }
+        let owed = self.credit[priority.index()].min(0) / 1_000;
+        let cost = if waiting[priority.index()] {
+            cost
+        } else {
+            Cost(cost.0.max(owed))
+        };
         let shares = self.rules.shares(waiting);
         for other in Priority::ALL {
             let index = other.index();
@@ -185,6 +214,48 @@ mod tests {
     fn batch_is_lent_what_others_leave_and_owes_nothing_for_it() {
         let service = dispatch(2_000, [1_000; 3], |turn| [turn >= 1_000, false, true]);
         assert!((service[0] - 933_000).abs() <= 2_000, "{service:?}");
+    }
+
+    /// Shares of critical work and batch work that both wait, over `jobs` jobs of 1 000.
+    fn compete(shares: &mut Shares, jobs: usize) -> [i64; 3] {
+        let waiting = [true, false, true];
+        let mut service = [0; 3];
+        for _ in 0..jobs {
+            let priority = shares.next(waiting).unwrap();
+            shares.serve(priority, Cost(1_000), waiting);
+            service[priority.index()] += 1_000;
+        }
+        service
+    }
+
+    #[test]
+    fn corrections_while_nobody_waits_are_nobodys_gain_or_debt() {
+        let none = [false; 3];
+        for (priority, more) in [(Priority::Batch, -9_000), (Priority::Critical, 30_000)] {
+            let mut shares = Shares::new(ShareRules::default());
+            for _ in 0..1_000 {
+                let mut alone = none;
+                alone[priority.index()] = true;
+                shares.serve(priority, Cost(10_000), alone);
+                shares.serve(priority, Cost(more), none);
+            }
+            let service = compete(&mut shares, 1_000);
+            assert!((service[0] - 933_000).abs() <= 2_000, "{priority} {service:?}");
+        }
+    }
+
+    #[test]
+    fn refunds_of_an_idle_priority_do_not_pile_up_as_debts_of_the_others() {
+        let mut shares = Shares::new(ShareRules::default());
+        for _ in 0..1_000 {
+            shares.serve(Priority::Standard, Cost(10_000), [true, true, false]);
+            shares.serve(Priority::Standard, Cost(-9_900), [true, false, false]);
+            for _ in 0..20 {
+                shares.serve(Priority::Critical, Cost(1_000), [true, false, false]);
+            }
+        }
+        let service = compete(&mut shares, 1_000);
+        assert!((service[0] - 933_000).abs() <= 20_000, "{service:?}");
     }
 
     #[test]
