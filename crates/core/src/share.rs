@@ -240,7 +240,10 @@ mod tests {
                 shares.serve(priority, Cost(more), none);
             }
             let service = compete(&mut shares, 1_000);
-            assert!((service[0] - 933_000).abs() <= 2_000, "{priority} {service:?}");
+            assert!(
+                (service[0] - 933_000).abs() <= 2_000,
+                "{priority} {service:?}"
+            );
         }
     }
 
