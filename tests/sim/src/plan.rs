@@ -1,0 +1,264 @@
+//! What a world is made of, as data. A plan and its seed decide everything that happens.
+
+use std::collections::BTreeMap;
+
+use fairlane_core::election::Times;
+use fairlane_core::limiter::Limits;
+use fairlane_core::scheduler::Config;
+use fairlane_core::share::ShareRules;
+use fairlane_core::{Cost, CostWeights, Millis, PoolId, Priority, TenantId, Tokens};
+
+/// Everything about one world.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub seed: u64,
+    pub config: Config,
+    pub times: Times,
+    pub jobs: Vec<JobPlan>,
+    /// Slots of each worker.
+    pub workers: Vec<u32>,
+    /// Whether a new leader gets the books of the last one.
+    pub keeps_books: bool,
+    /// Candidates for leading.
+    pub leaders: usize,
+    /// What the upstream really allows, per pool; others allow everything.
+    pub upstream: BTreeMap<PoolId, Limits>,
+    /// Pools whose answers carry the rate headers.
+    pub headers: bool,
+    /// Times at which the upstream answers 529 to all.
+    pub storms: Vec<(Millis, Millis)>,
+    pub network: Network,
+    pub leases: LeaseTimes,
+    pub faults: Vec<(Millis, Fault)>,
+    pub attempts_max: u32,
+    /// Jobs that are in line for longer than this, with room and a free slot, break a rule.
+    /// None where it cannot be said from outside whether there is room.
+    pub tick: Option<Millis>,
+    /// The world must be idle by then.
+    pub until: Millis,
+    /// Whether the end is looked at: all jobs done, nothing remembered.
+    pub ends_idle: bool,
+}
+
+/// A job and what will happen to it.
+#[derive(Debug, Clone)]
+pub struct JobPlan {
+    pub at: Millis,
+    pub tenant: TenantId,
+    pub priority: Priority,
+    pub pool: PoolId,
+    pub estimate: Tokens,
+    pub actual: Tokens,
+    pub service: Millis,
+    pub not_before: Option<Millis>,
+    pub deadline: Option<Millis>,
+    pub nature: Nature,
+}
+
+/// How calls for a job end, when the upstream takes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nature {
+    Good,
+    Poison,
+    Refused,
+    /// Truncated until it is given more room.
+    Truncated,
+    /// The first call is cut off after it was sent.
+    CutOnce,
+    /// Whoever runs it dies.
+    Deadly,
+}
+
+/// Delays and losses between processes, in milliseconds and thousandths.
+#[derive(Debug, Clone, Copy)]
+pub struct Network {
+    pub delay: (Millis, Millis),
+    /// Grants that never reach their worker.
+    pub grants_lost: u64,
+    /// Grants that arrive twice.
+    pub grants_twice: u64,
+    /// Writes of grants whose fate the leader does not learn: told as refused, stored or not.
+    pub writes_unknown: u64,
+    /// Index entries shown a second time.
+    pub jobs_twice: u64,
+}
+
+/// Lifetimes of what is in the lease bucket.
+#[derive(Debug, Clone, Copy)]
+pub struct LeaseTimes {
+    pub unstarted: Millis,
+    pub held: Millis,
+    pub renew: Millis,
+    pub tombstone: Millis,
+    pub marker: Millis,
+    /// A parked lease outlives its time by this much.
+    pub parked_margin: Millis,
+}
+
+impl Default for LeaseTimes {
+    fn default() -> Self {
+        Self {
+            unstarted: 5_000,
+            held: 15_000,
+            renew: 5_000,
+            tombstone: 60_000,
+            marker: 60_000,
+            parked_margin: 60_000,
+        }
+    }
+}
+
+/// Something that goes wrong, or is done to the fleet. Processes are named by their place in
+/// the plan, modulo how many there are.
+#[derive(Debug, Clone)]
+pub enum Fault {
+    /// Dies; another starts after the time given.
+    KillWorker {
+        worker: usize,
+        restart: Millis,
+    },
+    PauseWorker {
+        worker: usize,
+        length: Millis,
+    },
+    /// Drains, and another starts.
+    DrainWorker {
+        worker: usize,
+        restart: Millis,
+    },
+    KillLeader {
+        restart: Millis,
+    },
+    PauseLeader {
+        length: Millis,
+    },
+    /// The leader resigns.
+    HandOver,
+    /// All schedulers die at once.
+    KillSchedulers {
+        restart: Millis,
+    },
+    /// The leader's view of the leases stops for a while.
+    BreakWatch {
+        length: Millis,
+    },
+    /// The leader's clock steps by this much.
+    StepClock {
+        by: i64,
+    },
+    /// Tokens of the pool are used by somebody else.
+    Foreign {
+        pool: PoolId,
+        tokens: Tokens,
+    },
+    /// Another weight for a tenant, as a new leader's configuration.
+    Reweigh {
+        tenant: TenantId,
+        weight: u32,
+    },
+}
+
+#[must_use]
+pub fn tenant(name: &str) -> TenantId {
+    TenantId::parse(name).expect("a plan's tenants have names")
+}
+
+#[must_use]
+pub fn pool(name: &str) -> PoolId {
+    PoolId::parse(name).expect("a plan's pools have names")
+}
+
+/// Limits that are never reached.
+pub const UNLIMITED: Limits = Limits {
+    requests: 100_000_000,
+    input_tokens: 1_000_000_000_000,
+    output_tokens: 1_000_000_000_000,
+};
+
+/// The defaults of the product.
+#[must_use]
+pub fn config() -> Config {
+    Config {
+        quantum: Cost(5_000),
+        cost_weights: CostWeights::default(),
+        shares: ShareRules::default(),
+        limits: BTreeMap::new(),
+        default_limits: UNLIMITED,
+        weights: BTreeMap::new(),
+        tenant_in_flight_max: 1_000,
+        max_deliver: 8,
+        worker_silence_max: 3_500,
+        breaker: fairlane_core::breaker::Rules::default(),
+    }
+}
+
+impl Plan {
+    /// A world without faults, limits and jobs.
+    #[must_use]
+    pub fn calm(seed: u64) -> Self {
+        Self {
+            seed,
+            config: config(),
+            times: Times {
+                heartbeat: 500,
+                takeover_after: 2_000,
+                ttl: 15_000,
+            },
+            jobs: Vec::new(),
+            workers: vec![8],
+            keeps_books: true,
+            leaders: 1,
+            upstream: BTreeMap::new(),
+            headers: true,
+            storms: Vec::new(),
+            network: Network {
+                delay: (1, 3),
+                grants_lost: 0,
+                grants_twice: 0,
+                writes_unknown: 0,
+                jobs_twice: 0,
+            },
+            leases: LeaseTimes::default(),
+            faults: Vec::new(),
+            attempts_max: 4,
+            tick: None,
+            until: 600_000,
+            ends_idle: true,
+        }
+    }
+
+    /// The upstream and the scheduler agree on the limits of `name`.
+    pub fn limit(&mut self, name: &str, requests: u64, input_tokens: u64, output_tokens: u64) {
+        let limits = Limits {
+            requests,
+            input_tokens,
+            output_tokens,
+        };
+        self.config.limits.insert(pool(name), limits);
+        self.upstream.insert(pool(name), limits);
+    }
+
+    /// A job that is what it seems, to be changed as needed.
+    pub fn job(
+        &mut self,
+        at: Millis,
+        name: &str,
+        priority: Priority,
+        pool_name: &str,
+        tokens: Tokens,
+    ) -> &mut JobPlan {
+        self.jobs.push(JobPlan {
+            at,
+            tenant: tenant(name),
+            priority,
+            pool: pool(pool_name),
+            estimate: tokens,
+            actual: tokens,
+            service: 500,
+            not_before: None,
+            deadline: None,
+            nature: Nature::Good,
+        });
+        self.jobs.last_mut().expect("just pushed")
+    }
+}

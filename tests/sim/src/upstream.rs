@@ -1,0 +1,191 @@
+//! The upstream: buckets that refill continuously, and a log that is the truth.
+
+use std::collections::BTreeMap;
+
+use fairlane_core::limiter::{Limits, Observation, Observed};
+use fairlane_core::{JobSeq, Millis, PoolId, Tokens};
+
+/// One call as the upstream saw it.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub at: Millis,
+    /// Index of the job in the plan.
+    pub job: usize,
+    pub seq: JobSeq,
+    pub pool: PoolId,
+    pub answer: Answer,
+    pub end: Millis,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Taken; it will be worked on.
+    Taken,
+    /// 429, with the time to wait.
+    TooMany { retry_after: Millis },
+    /// 529.
+    Overloaded,
+}
+
+/// In 1/60 000 of a token.
+#[derive(Debug, Clone, Copy)]
+struct Level {
+    per_minute: i64,
+    level: i64,
+    at: Millis,
+}
+
+impl Level {
+    fn new(per_minute: u64) -> Self {
+        let per_minute = i64::try_from(per_minute).expect("a limit");
+        Self {
+            per_minute,
+            level: per_minute * 60_000,
+            at: 0,
+        }
+    }
+
+    fn refill(&mut self, now: Millis) {
+        let passed = i64::try_from(now - self.at).expect("time").min(60_000);
+        self.at = now;
+        self.level = (self.level + passed * self.per_minute).min(self.per_minute * 60_000);
+    }
+
+    /// Milliseconds until `tokens` are there.
+    fn short_of(&self, tokens: u64) -> Millis {
+        let need = (tokens.cast_signed() * 60_000).min(self.per_minute * 60_000);
+        let short = (need - self.level).max(0);
+        ((short + self.per_minute - 1) / self.per_minute).cast_unsigned()
+    }
+
+    fn take(&mut self, tokens: u64) {
+        self.level -= tokens.cast_signed() * 60_000;
+    }
+
+    fn seen(&self) -> Option<Observed> {
+        Some(Observed {
+            limit: self.per_minute.cast_unsigned(),
+            remaining: (self.level.max(0) / 60_000).cast_unsigned(),
+        })
+    }
+}
+
+/// The upstream of the fleet.
+#[derive(Debug)]
+pub struct Upstream {
+    pools: BTreeMap<PoolId, [Level; 3]>,
+    storms: Vec<(Millis, Millis)>,
+    headers: bool,
+    pub calls: Vec<Call>,
+}
+
+impl Upstream {
+    #[must_use]
+    pub fn new(
+        limits: &BTreeMap<PoolId, Limits>,
+        storms: Vec<(Millis, Millis)>,
+        headers: bool,
+    ) -> Self {
+        let levels = |limits: &Limits| {
+            [
+                Level::new(limits.requests),
+                Level::new(limits.input_tokens),
+                Level::new(limits.output_tokens),
+            ]
+        };
+        Self {
+            pools: limits
+                .iter()
+                .map(|(pool, limits)| (pool.clone(), levels(limits)))
+                .collect(),
+            storms,
+            headers,
+            calls: Vec::new(),
+        }
+    }
+
+    /// Takes a call, or turns it away. Output is booked with the rest, at the beginning.
+    pub fn call(
+        &mut self,
+        now: Millis,
+        call: (usize, JobSeq),
+        pool: &PoolId,
+        actual: Tokens,
+        service: Millis,
+    ) -> Answer {
+        let overloaded = self
+            .storms
+            .iter()
+            .any(|&(from, to)| (from..to).contains(&now));
+        let answer = if overloaded {
+            Answer::Overloaded
+        } else {
+            self.take(now, pool, actual)
+        };
+        self.calls.push(Call {
+            at: now,
+            job: call.0,
+            seq: call.1,
+            pool: pool.clone(),
+            answer,
+            end: now + service,
+        });
+        answer
+    }
+
+    fn take(&mut self, now: Millis, pool: &PoolId, tokens: Tokens) -> Answer {
+        let Some(levels) = self.pools.get_mut(pool) else {
+            return Answer::Taken;
+        };
+        let needs = [1, tokens.input, tokens.output];
+        let mut wait = 0;
+        for (level, need) in levels.iter_mut().zip(needs) {
+            level.refill(now);
+            wait = wait.max(level.short_of(need));
+        }
+        if wait > 0 {
+            let retry_after = wait.div_ceil(1_000) * 1_000;
+            return Answer::TooMany { retry_after };
+        }
+        for (level, need) in levels.iter_mut().zip(needs) {
+            level.take(need);
+        }
+        Answer::Taken
+    }
+
+    /// Somebody outside the fleet uses the same limits.
+    pub fn foreign(&mut self, now: Millis, pool: &PoolId, tokens: Tokens) {
+        if let Some(levels) = self.pools.get_mut(pool) {
+            for (level, need) in levels.iter_mut().zip([1, tokens.input, tokens.output]) {
+                level.refill(now);
+                level.take(need);
+            }
+        }
+    }
+
+    /// The rate headers of an answer.
+    pub fn observe(&mut self, now: Millis, pool: &PoolId) -> Observation {
+        match self.pools.get_mut(pool) {
+            Some(levels) if self.headers => {
+                for level in levels.iter_mut() {
+                    level.refill(now);
+                }
+                Observation {
+                    requests: levels[0].seen(),
+                    input_tokens: levels[1].seen(),
+                    output_tokens: levels[2].seen(),
+                }
+            }
+            Some(_) | None => Observation::default(),
+        }
+    }
+
+    /// Calls that were turned away for their pace.
+    #[must_use]
+    pub fn turned_away(&self) -> usize {
+        self.calls
+            .iter()
+            .filter(|call| matches!(call.answer, Answer::TooMany { .. }))
+            .count()
+    }
+}

@@ -1,0 +1,74 @@
+//! Thousands of worlds by seed.
+//!
+//! `FAIRLANE_SIM_SEEDS=N` runs N worlds instead of the usual number, `FAIRLANE_SIM_SEED=S` only
+//! the one of seed S, with the history of job J if `FAIRLANE_SIM_JOB=J` is given too.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fairlane_core::JobSeq;
+use fairlane_sim_tests::{Tally, World, seeds};
+
+/// Worlds per run, unless the environment says otherwise.
+const SEEDS: u64 = 2_000;
+
+/// Seeds that once showed something.
+const KEPT: &[u64] = &[];
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn explore(seed: u64) -> Result<Tally, String> {
+    let mut world = World::new(seeds::chaos(seed));
+    world.watched = number("FAIRLANE_SIM_JOB").map(JobSeq);
+    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
+    let failure = match ran {
+        Ok(Ok(())) => return Ok(world.tally),
+        Ok(Err(broken)) => format!("{broken} at {} ms", world.now),
+        Err(_) => format!("panicked at {} ms", world.now),
+    };
+    if let Some(seq) = world.watched {
+        let why = world.why(seq);
+        world.history.push(why);
+    }
+    let history = world.history.join("\n");
+    Err(format!(
+        "seed {seed}: {failure}\n{history}\nreplay: FAIRLANE_SIM_SEED={seed} cargo test -p fairlane-sim-tests --test seeds -- chaos"
+    ))
+}
+
+#[test]
+fn chaos_breaks_no_rule() {
+    let seeds: Vec<u64> = match number("FAIRLANE_SIM_SEED") {
+        Some(seed) => vec![seed],
+        None => {
+            let count = number("FAIRLANE_SIM_SEEDS").unwrap_or(SEEDS);
+            KEPT.iter().copied().chain(0..count).collect()
+        }
+    };
+    let next = AtomicU64::new(0);
+    let failures = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let index = usize::try_from(next.fetch_add(1, Ordering::Relaxed)).unwrap();
+                    let Some(&seed) = seeds.get(index) else { break };
+                    if let Err(failure) = explore(seed) {
+                        failures.lock().unwrap().push(failure);
+                    }
+                }
+            });
+        }
+    });
+    let mut failures = failures.into_inner().unwrap();
+    failures.sort();
+    let shown: Vec<_> = failures.iter().take(10).cloned().collect();
+    assert!(
+        failures.is_empty(),
+        "{} of {} seeds failed\n{}",
+        failures.len(),
+        seeds.len(),
+        shown.join("\n")
+    );
+}
