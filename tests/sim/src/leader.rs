@@ -119,6 +119,11 @@ impl Leader {
         }
     }
 
+    /// Credits its core counts as held.
+    pub(crate) fn live(&self) -> Option<usize> {
+        Some(self.run.as_ref()?.core.live())
+    }
+
     /// How much its core remembers of jobs, leases and credits.
     pub(crate) fn remembered(&self) -> Option<usize> {
         let core = &self.run.as_ref()?.core;

@@ -15,7 +15,7 @@ mod worker;
 mod world;
 
 pub use bucket::Bucket;
-pub use plan::{Fault, JobPlan, Nature, Network, Plan};
+pub use plan::{Fault, JobPlan, Nature, Network, Plan, Storm};
 pub use rng::Rng;
 pub use upstream::{Answer, Call, Upstream};
 pub use world::{Granted, JobState, Tally, World};

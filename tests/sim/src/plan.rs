@@ -25,8 +25,7 @@ pub struct Plan {
     pub upstream: BTreeMap<PoolId, Limits>,
     /// Pools whose answers carry the rate headers.
     pub headers: bool,
-    /// Times at which the upstream answers 529 to all.
-    pub storms: Vec<(Millis, Millis)>,
+    pub storms: Vec<Storm>,
     pub network: Network,
     pub leases: LeaseTimes,
     pub faults: Vec<(Millis, Fault)>,
@@ -67,6 +66,14 @@ pub enum Nature {
     CutOnce,
     /// Whoever runs it dies.
     Deadly,
+}
+
+/// A time in which the upstream answers 529 to all calls of a pool, or of all pools.
+#[derive(Debug, Clone)]
+pub struct Storm {
+    pub pool: Option<PoolId>,
+    pub from: Millis,
+    pub to: Millis,
 }
 
 /// Delays and losses between processes, in milliseconds and thousandths.

@@ -3,7 +3,7 @@
 use fairlane_core::limiter::Limits;
 use fairlane_core::{Priority, Tokens};
 
-use crate::plan::{Fault, JobPlan, LeaseTimes, Nature, Network, Plan, pool, tenant};
+use crate::plan::{Fault, JobPlan, LeaseTimes, Nature, Network, Plan, Storm, pool, tenant};
 use crate::rng::Rng;
 
 /// The world of a seed: some tenants, pools and workers, and much that goes wrong.
@@ -148,7 +148,11 @@ fn job(rng: &mut Rng, name: &str, pools: &[&str], at: u64, size: u64, lie: u64) 
 fn storms(plan: &mut Plan, rng: &mut Rng, length: u64) {
     if rng.chance(300) {
         let from = rng.range(0, length);
-        plan.storms.push((from, from + rng.range(500, 15_000)));
+        plan.storms.push(Storm {
+            pool: rng.chance(500).then(|| pool("beta")),
+            from,
+            to: from + rng.range(500, 15_000),
+        });
     }
 }
 

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use fairlane_core::limiter::{Limits, Observation, Observed};
 use fairlane_core::{JobSeq, Millis, PoolId, Tokens};
 
+use crate::plan::Storm;
+
 /// One call as the upstream saw it.
 #[derive(Debug, Clone)]
 pub struct Call {
@@ -74,18 +76,14 @@ impl Level {
 #[derive(Debug)]
 pub struct Upstream {
     pools: BTreeMap<PoolId, [Level; 3]>,
-    storms: Vec<(Millis, Millis)>,
+    storms: Vec<Storm>,
     headers: bool,
     pub calls: Vec<Call>,
 }
 
 impl Upstream {
     #[must_use]
-    pub fn new(
-        limits: &BTreeMap<PoolId, Limits>,
-        storms: Vec<(Millis, Millis)>,
-        headers: bool,
-    ) -> Self {
+    pub fn new(limits: &BTreeMap<PoolId, Limits>, storms: Vec<Storm>, headers: bool) -> Self {
         let levels = |limits: &Limits| {
             [
                 Level::new(limits.requests),
@@ -113,10 +111,10 @@ impl Upstream {
         actual: Tokens,
         service: Millis,
     ) -> Answer {
-        let overloaded = self
-            .storms
-            .iter()
-            .any(|&(from, to)| (from..to).contains(&now));
+        let overloaded = self.storms.iter().any(|storm| {
+            (storm.from..storm.to).contains(&now)
+                && storm.pool.as_ref().is_none_or(|only| only == pool)
+        });
         let answer = if overloaded {
             Answer::Overloaded
         } else {

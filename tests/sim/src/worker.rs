@@ -9,6 +9,7 @@ use fairlane_core::failure::{
     Cut, Ending, ErrorAnswer, ErrorKind, Health, Place, RefusalCategory, RetryAfter, StopReason,
     classify,
 };
+use fairlane_core::invariants::Invariant;
 use fairlane_core::limiter::Observation;
 use fairlane_core::scheduler::{Credit, Outcome, Settlement};
 use fairlane_core::{JobSeq, Millis, Tokens, WorkerId};
@@ -318,6 +319,10 @@ impl World {
     }
 
     fn call(&mut self, index: usize, id: u64, job: usize, seq: JobSeq) {
+        if self.bucket.holder(seq).map(|credit| &credit.worker) != Some(&self.workers[index].name) {
+            let detail = format!("job {seq} was called with a dead credit");
+            self.break_rule(Invariant::Fenced, detail);
+        }
         let plan = &self.plan.jobs[job];
         let (pool, actual, service) = (plan.pool.clone(), plan.actual, plan.service);
         let answer = self

@@ -10,13 +10,13 @@ use std::collections::{BTreeMap, BinaryHeap};
 use fairlane_core::attempt::History;
 use fairlane_core::invariants::{self, Broken, Invariant, JobLife, Payments, work_conserving};
 use fairlane_core::scheduler::{Credit, JobSeen, PutAside, Snapshot};
-use fairlane_core::{JobId, JobSeq, Millis, PoolId, TenantId, Term};
+use fairlane_core::{Cost, JobId, JobSeq, Millis, PoolId, TenantId, Term};
 
 use crate::bucket::{Bucket, Ended, Value};
 use crate::leader::{Leader, LeaderMsg};
-use crate::plan::{Fault, Plan};
+use crate::plan::{Fault, JobPlan, Plan};
 use crate::rng::Rng;
-use crate::upstream::Upstream;
+use crate::upstream::{Answer, Call, Upstream};
 use crate::worker::{Worker, WorkerMsg};
 
 /// What happens.
@@ -653,16 +653,35 @@ impl World {
 
     // ---- what tests ask ---------------------------------------------------------------------
 
+    /// Credits the leader counts as held, and those the bucket holds.
+    #[must_use]
+    pub fn outstanding(&self) -> (Option<usize>, usize) {
+        let counted = self.leading().and_then(|index| self.leaders[index].live());
+        (counted, self.bucket.held())
+    }
+
+    /// Cost, by actual usage, of the calls that were taken between two times and that `of` picks.
+    #[must_use]
+    pub fn cost(&self, from: Millis, to: Millis, of: impl Fn(&JobPlan) -> bool) -> i64 {
+        let weights = self.plan.config.cost_weights;
+        self.upstream
+            .calls
+            .iter()
+            .filter(|call| call.answer == Answer::Taken && (from..to).contains(&call.at))
+            .map(|call| &self.plan.jobs[call.job])
+            .filter(|job| of(job))
+            .map(|job| Cost::of(job.actual, weights).0)
+            .sum()
+    }
+
     /// When calls of `pool` were taken upstream, in order, between two times.
     #[must_use]
-    pub fn taken(&self, pool: &PoolId, from: Millis, to: Millis) -> Vec<&crate::upstream::Call> {
+    pub fn taken(&self, pool: &PoolId, from: Millis, to: Millis) -> Vec<&Call> {
         self.upstream
             .calls
             .iter()
             .filter(|call| {
-                call.answer == crate::upstream::Answer::Taken
-                    && call.pool == *pool
-                    && (from..to).contains(&call.at)
+                call.answer == Answer::Taken && call.pool == *pool && (from..to).contains(&call.at)
             })
             .collect()
     }

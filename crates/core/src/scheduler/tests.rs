@@ -514,7 +514,13 @@ fn a_lease_that_left_no_trace_ends_at_the_revision_it_was_known_by() {
     };
     world.event(gone.clone());
     assert_eq!(world.scheduler.live(), 1);
-    let [Effect::Grant { ref credit, expected }] = world.scheduler.dispatch(0)[..] else {
+    let [
+        Effect::Grant {
+            ref credit,
+            expected,
+        },
+    ] = world.scheduler.dispatch(0)[..]
+    else {
         panic!("the slot is free")
     };
     assert_eq!((credit.seq, credit.delivery, expected), (JobSeq(1), 2, 0));
