@@ -54,7 +54,8 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) enum LeaderMsg {
     Election(election::Event),
-    ElectionTick,
+    /// The timer that was set for this time.
+    ElectionTick(Millis),
     /// The answer to a read of the leader key.
     Read,
     LearnLeases(Term),
@@ -73,7 +74,8 @@ pub(crate) enum LeaderMsg {
         event: Event,
         send: Option<Box<(Credit, u64)>>,
     },
-    Deadline(Term),
+    /// The timer that was set for this time.
+    Deadline(Term, Millis),
 }
 
 fn seq_of(event: &Event) -> JobSeq {
@@ -329,9 +331,11 @@ impl World {
     pub(crate) fn leader_takes(&mut self, index: usize, message: LeaderMsg) {
         match message {
             LeaderMsg::Election(event) => self.elect(index, event),
-            LeaderMsg::ElectionTick => {
-                self.leaders[index].tick_at = None;
-                self.elect(index, election::Event::Tick);
+            LeaderMsg::ElectionTick(at) => {
+                if self.leaders[index].tick_at == Some(at) {
+                    self.leaders[index].tick_at = None;
+                    self.elect(index, election::Event::Tick);
+                }
             }
             LeaderMsg::Read => {
                 let seen = Seen {
@@ -379,8 +383,10 @@ impl World {
                     self.apply(index, event);
                 }
             }
-            LeaderMsg::Deadline(term) => {
-                if let Some(run) = self.run_of(index, term) {
+            LeaderMsg::Deadline(term, at) => {
+                if let Some(run) = self.run_of(index, term)
+                    && run.deadline_at == Some(at)
+                {
                     run.deadline_at = None;
                     self.apply(index, Event::Tick);
                 }
@@ -423,7 +429,7 @@ impl World {
         let at = leader.election.next_deadline().max(self.now + 1);
         if leader.tick_at.is_none_or(|known| known > at) {
             leader.tick_at = Some(at);
-            self.at(at, Action::Leader(index, LeaderMsg::ElectionTick));
+            self.at(at, Action::Leader(index, LeaderMsg::ElectionTick(at)));
         }
         self.save_books(index);
         // Trust may have come back.
@@ -569,7 +575,7 @@ impl World {
             && run.deadline_at.is_none_or(|known| known > at)
         {
             run.deadline_at = Some(at);
-            self.at(at, Action::Leader(index, LeaderMsg::Deadline(term)));
+            self.at(at, Action::Leader(index, LeaderMsg::Deadline(term, at)));
         }
     }
 

@@ -70,29 +70,9 @@ pub(crate) enum Action {
     Check,
 }
 
-#[derive(Debug)]
-struct Due {
-    at: Millis,
-    order: u64,
-    action: Action,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-impl Eq for Due {}
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
+/// When something happens, its place among what happens at the same time, and where it is kept.
+/// Small, because a heap moves its items about.
+type Due = (Millis, u64, usize);
 
 /// What is known of a job outside the scheduler.
 #[derive(Debug, Clone, Default)]
@@ -166,6 +146,8 @@ pub struct World {
     pub(crate) workers: Vec<Worker>,
     pub(crate) control: Control,
     heap: BinaryHeap<Reverse<Due>>,
+    actions: Vec<Option<Action>>,
+    unused: Vec<usize>,
     order: u64,
     unpublished: usize,
     open: usize,
@@ -193,6 +175,8 @@ impl World {
             workers: Vec::new(),
             control: Control::default(),
             heap: BinaryHeap::new(),
+            actions: Vec::new(),
+            unused: Vec::new(),
             order: 0,
             unpublished: plan.jobs.len(),
             open: plan.jobs.len(),
@@ -223,8 +207,12 @@ impl World {
 
     pub(crate) fn at(&mut self, at: Millis, action: Action) {
         self.order += 1;
-        let order = self.order;
-        self.heap.push(Reverse(Due { at, order, action }));
+        let place = self.unused.pop().unwrap_or(self.actions.len());
+        if place == self.actions.len() {
+            self.actions.push(None);
+        }
+        self.actions[place] = Some(action);
+        self.heap.push(Reverse((at, self.order, place)));
     }
 
     /// One way between two processes.
@@ -251,14 +239,17 @@ impl World {
     /// # Errors
     /// The first rule that was broken.
     pub fn run_until(&mut self, until: Millis) -> Result<(), Broken> {
-        while let Some(Reverse(due)) = self.heap.pop() {
-            if due.at > until {
-                self.heap.push(Reverse(due));
+        while let Some(&Reverse((at, _, place))) = self.heap.peek() {
+            if at > until {
                 self.now = until;
                 break;
             }
-            self.now = self.now.max(due.at);
-            self.step(due.action);
+            self.heap.pop();
+            self.unused.push(place);
+            self.now = self.now.max(at);
+            if let Some(action) = self.actions[place].take() {
+                self.step(action);
+            }
             if let Some(broken) = self.broken.take() {
                 return Err(broken);
             }

@@ -3,6 +3,8 @@
 //! `FAIRLANE_SIM_SEEDS=N` runs N worlds instead of the usual number, `FAIRLANE_SIM_SEED=S` only
 //! the one of seed S, with the history of job J if `FAIRLANE_SIM_JOB=J` is given too.
 
+mod judge;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fairlane_core::JobSeq;
@@ -71,4 +73,18 @@ fn chaos_breaks_no_rule() {
         seeds.len(),
         shown.join("\n")
     );
+}
+
+/// Service and limits of a world in which everybody is backlogged and nothing goes wrong.
+#[test]
+fn saturated_worlds_are_fair_and_within_their_limits() {
+    let count = number("FAIRLANE_SIM_SEEDS").unwrap_or(SEEDS) / 50;
+    for seed in 0..count.max(10) {
+        let mut world = World::new(seeds::saturated(seed));
+        world
+            .run()
+            .and_then(|()| world.check_safety())
+            .and_then(|()| judge::saturated(&world))
+            .unwrap_or_else(|broken| panic!("saturated seed {seed}: {broken}"));
+    }
 }
