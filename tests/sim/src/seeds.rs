@@ -212,11 +212,11 @@ pub fn saturated(seed: u64) -> Plan {
     let mut rng = Rng::new(seed ^ 0x5a7);
     let mut plan = Plan::calm(seed);
     plan.ends_idle = false;
-    plan.until = 180_000;
+    plan.until = 120_000;
     plan.workers = vec![400; 2];
     plan.network.delay = (1, rng.range(1, 10));
     let limits = Limits {
-        requests: rng.range(200, 900),
+        requests: rng.range(200, 500),
         input_tokens: rng.range(400_000, 2_000_000),
         output_tokens: rng.range(60_000, 200_000),
     };
@@ -236,7 +236,12 @@ pub fn saturated(seed: u64) -> Plan {
         let output = rng.range(20, 800);
         let lie = *rng.pick(&[500, 1_000, 1_000, 2_000]);
         for priority in Priority::ALL {
-            for _ in 0..limits.requests * 4 / tenants / 2 {
+            // Enough for a tenant that gets everything, and a bucket that was full.
+            let jobs = match priority {
+                Priority::Critical => limits.requests * 3,
+                Priority::Standard | Priority::Batch => limits.requests / 2,
+            };
+            for _ in 0..jobs {
                 let tokens = Tokens {
                     input: rng.range(size / 2, size),
                     output: rng.range(output / 2, output),

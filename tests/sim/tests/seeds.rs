@@ -11,7 +11,7 @@ use fairlane_core::JobSeq;
 use fairlane_sim_tests::{Tally, World, seeds};
 
 /// Worlds per run, unless the environment says otherwise.
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 3_000;
 
 /// Seeds that once showed something.
 const KEPT: &[u64] = &[];
