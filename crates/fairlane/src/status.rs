@@ -71,6 +71,12 @@ fn rows_of(record: &JobRecord, paint: Paint) -> Vec<(&'static str, String)> {
         let took = text::span(at.saturating_sub(record.accepted_ms));
         rows.push(("finished", format!("{} (after {took})", text::instant(at))));
     }
+    rows.extend(
+        record
+            .retry_reason
+            .iter()
+            .map(|reason| ("retry for", reason.clone())),
+    );
     if let Some(usage) = record.usage {
         let (input, output) = (usage.input_tokens, usage.output_tokens);
         rows.push(("tokens", format!("{input} in, {output} out")));

@@ -1,7 +1,8 @@
 //! Job records: read with the revision to replace, saved only over that revision.
 //!
 //! Beside its body each record carries its phase, and its reason if it failed, as headers: whoever
-//! follows many jobs reads those alone. Records of jobs that ended expire; the others stay.
+//! follows many jobs reads those alone. Records of jobs that ended expire, and so do those that only point to
+//! another job; the others stay.
 
 use std::time::Duration;
 
@@ -102,7 +103,9 @@ impl Records {
         record: &JobRecord,
         expected: Revision,
     ) -> Result<PendingWrite, WriteError> {
-        let ttl = record.phase.is_final().then_some(self.keep);
+        // A pointer to the job that owns the key never gets an outcome of its own.
+        let ends = record.phase.is_final() || record.same_as.is_some();
+        let ttl = ends.then_some(self.keep);
         let mut headers = publish::conditional(expected.0, ttl);
         headers.insert(header::PHASE, record.phase.as_str());
         if let Some(failure) = &record.failure {

@@ -67,6 +67,7 @@ pub(crate) async fn put_aside(
             deliveries,
             finished_ms: Some(now),
             retry_at_ms: None,
+            retry_reason: None,
             failure: Some(failure),
             ..record
         };

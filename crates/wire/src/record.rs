@@ -118,6 +118,9 @@ pub struct JobRecord {
     /// Unix milliseconds at which a retrying job may run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at_ms: Option<u64>,
+    /// Why it is tried again: a stable word and what happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_reason: Option<String>,
     /// Output tokens seen so far while generating.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tokens_so_far: u64,
@@ -132,7 +135,7 @@ pub struct JobRecord {
     /// Object that holds the result, when it is too large for a record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_claim: Option<String>,
-    /// Why it failed, or why it is being retried.
+    /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
     /// The job that owns this job's idempotency key and whose outcome is this one's too.
@@ -166,6 +169,7 @@ impl JobRecord {
             started_ms: None,
             finished_ms: None,
             retry_at_ms: None,
+            retry_reason: None,
             tokens_so_far: 0,
             usage: None,
             cost_usd: None,

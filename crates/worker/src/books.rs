@@ -152,13 +152,24 @@ fn limits(report: &CallReport) -> LimitsSeen {
     }
 }
 
-/// A call's failure in the owner's words.
-pub(crate) fn failure(cause: Cause, report: &CallReport) -> Failure {
+/// Why a job is tried again: one stable word, and what happened.
+pub(crate) fn retry_reason(reason: Reason, report: &CallReport) -> String {
+    // As in a failure, so that text from outside stays short and on one line.
+    let failure = Failure::new(DeadReason::Exhausted, what_happened(report));
+    format!("{}: {}", reason.as_str(), failure.message)
+}
+
+fn what_happened(report: &CallReport) -> String {
     let happened = happened(&report.ending);
-    let message = match &report.error_message {
+    match &report.error_message {
         Some(said) => format!("{happened}; the upstream said: {said}"),
         None => happened,
-    };
+    }
+}
+
+/// A call's failure in the owner's words.
+pub(crate) fn failure(cause: Cause, report: &CallReport) -> Failure {
+    let message = what_happened(report);
     let (reason, fix) = match cause {
         Cause::Reason(reason) => (dead_reason(reason), reason.advice()),
         Cause::Exhausted(reason) => (DeadReason::Exhausted, reason.advice()),

@@ -72,6 +72,8 @@ pub(crate) enum Called {
     Reported(Box<CallReport>),
     /// The lease was lost meanwhile, and the call was given up.
     LeaseLost(Box<CallReport>),
+    /// The lease was lost before anything was sent.
+    NotSent(LeaseError),
     /// The request could not even be formed.
     Unsendable(fairlane_claude::RequestError),
 }
@@ -91,6 +93,13 @@ pub(crate) async fn run(
         Ok(prepared) => prepared,
         Err(error) => return Called::Unsendable(error),
     };
+    // Reading the job may have taken long, or this process may have stood still: a call on a lease
+    // that is over would be paid for twice.
+    if lease.renewed_at().elapsed() >= context.options.renew_every
+        && let Err(error) = lease.renew().await
+    {
+        return Called::NotSent(error);
+    }
     let cancel = stop.child_token();
     let key = context.options.keys.current(std::time::Instant::now());
     let call = context
@@ -129,9 +138,7 @@ pub(crate) async fn run(
 /// Renews the lease on time. Ends when the lease is lost, or soon after `finished`.
 async fn keep(context: &Context, lease: &mut Held, finished: &CancellationToken) {
     let every = context.options.renew_every;
-    let ttl = context.options.credit_ttl;
-    let mut next = Instant::now() + every;
-    let mut deadline = Instant::now() + ttl;
+    let mut next = lease.renewed_at() + every;
     loop {
         tokio::select! {
             () = finished.cancelled() => return,
@@ -139,11 +146,8 @@ async fn keep(context: &Context, lease: &mut Held, finished: &CancellationToken)
         }
         let sent = Instant::now();
         match lease.renew().await {
-            Ok(()) => {
-                next = sent + every;
-                deadline = sent + ttl;
-            }
-            Err(LeaseError::Write(error)) if sent < deadline => {
+            Ok(()) => next = sent + every,
+            Err(LeaseError::Write(error)) if sent < lease.ends_at() => {
                 tracing::warn!(job = %lease.credit.job, %error, "cannot renew a credit yet");
                 next = sent + every / 4;
             }

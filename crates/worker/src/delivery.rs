@@ -331,14 +331,25 @@ impl Delivery {
             task.job.headers.traceparent.clone(),
             task.job.headers.tracestate.clone(),
         );
-        let mut before = Usage::default();
+        // The turns so far, with all that they used.
+        let mut paused: Option<CallReport> = None;
         for turn in 1.. {
+            let before = paused
+                .as_ref()
+                .map_or(Usage::default(), |report| report.usage);
             let called = Box::pin(self.one_call(&mut task, &request)).await;
             let mut report = match called {
                 Called::Reported(report) => *report,
                 Called::LeaseLost(mut report) => {
                     report.usage = before.plus(report.usage);
                     return self.lost(&task, *report).await;
+                }
+                Called::NotSent(error) => {
+                    tracing::info!(job = %self.credit().job, %error, "not calling on a lease that is over");
+                    if let Some(paused) = paused {
+                        self.lost(&task, paused).await;
+                    }
+                    return;
                 }
                 Called::Unsendable(error) => {
                     let failure = Failure::new(DeadReason::InvalidRequest, error.to_string());
@@ -361,7 +372,7 @@ impl Delivery {
                 (decision, &report.message, turn < TURNS_MAX)
             {
                 request.continue_from(message);
-                before = report.usage;
+                paused = Some(report);
                 continue;
             }
             let cost = self.cost(&task, &report);
@@ -382,6 +393,7 @@ impl Delivery {
             let record = JobRecord {
                 phase: Phase::Generating,
                 retry_at_ms: None,
+                retry_reason: None,
                 failure: None,
                 tokens_so_far: tokens.load(Ordering::Relaxed),
                 ..task.job.record.clone()
@@ -494,6 +506,7 @@ impl Delivery {
         record.model_used.clone_from(&call.report.model);
         record.finished_ms = Some(now_ms());
         record.retry_at_ms = None;
+        record.retry_reason = None;
         record.failure = None;
         record.result.clone_from(&call.report.message);
         self.claim_result(&mut record).await;
@@ -552,6 +565,7 @@ impl Delivery {
         record.phase = Phase::Failed;
         record.finished_ms = Some(now_ms());
         record.retry_at_ms = None;
+        record.retry_reason = None;
         record.model_used = call.as_ref().and_then(|call| call.report.model.clone());
         record.failure = Some(failure.clone());
         let letter = books::letter(
@@ -617,10 +631,8 @@ impl Delivery {
         record.ambiguous = retry.history.ambiguous;
         record.max_tokens_raised = retry.max_tokens.or(record.max_tokens_raised);
         record.retry_at_ms = Some(until_ms);
-        record.failure = Some(books::failure(
-            Cause::Exhausted(call.verdict.reason),
-            &call.report,
-        ));
+        record.failure = None;
+        record.retry_reason = Some(books::retry_reason(call.verdict.reason, &call.report));
         tracing::info!(
             reason = call.verdict.reason.as_str(),
             after_ms = retry.after_ms,

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use fairlane_nats::{Bucket, Confirmed, Content, Entry, Revision, WriteError};
 use fairlane_wire::Namespace;
 use fairlane_wire::lease::{Credit, Lease, Parked, Settlement};
+use tokio::time::Instant;
 
 /// A started lease.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Held {
     key: String,
     revision: Revision,
     ttl: Duration,
+    /// When the last write that is known to be stored was sent.
+    renewed_at: Instant,
     pub(crate) credit: Credit,
 }
 
@@ -54,10 +57,21 @@ impl Held {
             key,
             revision,
             ttl,
+            renewed_at: Instant::now(),
             credit,
         };
         lease.renew().await?;
         Ok(lease)
+    }
+
+    /// When the lease ends unless it is renewed, by this process's clock.
+    pub(crate) fn ends_at(&self) -> Instant {
+        self.renewed_at + self.ttl
+    }
+
+    /// When the lease was renewed last.
+    pub(crate) fn renewed_at(&self) -> Instant {
+        self.renewed_at
     }
 
     /// Makes the lease live for another TTL.
@@ -88,6 +102,7 @@ impl Held {
     }
 
     async fn write(&mut self, content: Content, ttl: Duration) -> Result<(), LeaseError> {
+        let sent = Instant::now();
         // Once more if an earlier renewal of ours landed after we had given up on its ack.
         for _ in 0..2 {
             let written = match &content {
@@ -106,6 +121,7 @@ impl Held {
             let error = match written {
                 Ok(revision) => {
                     self.revision = revision;
+                    self.renewed_at = sent;
                     return Ok(());
                 }
                 Err(error) => error,
@@ -120,6 +136,7 @@ impl Held {
             {
                 Ok(Confirmed::Landed(revision)) => {
                     self.revision = revision;
+                    self.renewed_at = sent;
                     return Ok(());
                 }
                 Ok(Confirmed::Overtaken(Some(entry))) if self.is_ours(&entry) => {

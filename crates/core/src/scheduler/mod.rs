@@ -369,11 +369,6 @@ impl Scheduler {
         let pool = self.pool(&credit.pool);
         let is_booked = self.booked.settlement(revision);
         if !is_booked {
-            let limits = self.pools.limits(pool);
-            limits.observe(observed, self.now);
-            if let Some(until) = pause_until {
-                limits.pause(until);
-            }
             self.judge(pool, seq, sample);
         }
         if self
@@ -387,6 +382,14 @@ impl Scheduler {
             self.drop_lease(seq);
             if !is_booked {
                 self.book_late(pool, &credit, used);
+            }
+        }
+        // After the refund: what the upstream says remains is an upper bound on the whole.
+        if !is_booked {
+            let limits = self.pools.limits(pool);
+            limits.observe(observed, self.now);
+            if let Some(until) = pause_until {
+                limits.pause(until);
             }
         }
         match outcome {

@@ -940,3 +940,35 @@ fn every_job_can_say_what_it_waits_for_and_until_when() {
     }
     assert_eq!(why(&mut world, 4), Why::BreakerOpen { until: 90_000 });
 }
+
+#[test]
+fn what_the_upstream_says_remains_holds_after_the_refund_too() {
+    let mut world = World::new(config());
+    world.worker("w", 1);
+    world.job(1, Priority::Batch, "acme");
+    let credits = world.grants();
+    world.revision += 1;
+    let settlement = Settlement {
+        credit: credits[0].clone(),
+        outcome: Outcome::Finished,
+        used: Some(Tokens {
+            input: 0,
+            output: 0,
+        }),
+        observed: Observation {
+            output_tokens: Some(Observed {
+                limit: 600_000_000,
+                remaining: 7,
+            }),
+            ..Observation::default()
+        },
+        pause_until: None,
+        sample: None,
+    };
+    let revision = world.revision;
+    world.event(Event::Settled {
+        settlement,
+        revision,
+    });
+    assert_eq!(world.scheduler.snapshot(0).pools[0].left[2], 7);
+}
