@@ -51,6 +51,10 @@ enum Stage {
 }
 
 /// What a scheduler process is told.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "they wait in one queue, in the order they were made"
+)]
 #[derive(Debug)]
 pub(crate) enum LeaderMsg {
     Election(election::Event),

@@ -20,6 +20,10 @@ use crate::upstream::{Answer, Call, Upstream};
 use crate::worker::{Worker, WorkerMsg};
 
 /// What happens.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "they wait in one queue, in the order they were made"
+)]
 #[derive(Debug)]
 pub(crate) enum Action {
     Publish(usize),

@@ -9,7 +9,7 @@ use fairlane_sim_tests::{Answer, JobPlan, World};
 ///
 /// # Errors
 /// The rule that is broken.
-pub fn saturated(world: &World) -> Result<(), Broken> {
+pub(crate) fn saturated(world: &World) -> Result<(), Broken> {
     limits(world)?;
     let weights = world.plan.config.cost_weights;
     let cost = |job: &JobPlan| Cost::of(job.actual, weights).0;
