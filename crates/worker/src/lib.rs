@@ -8,7 +8,7 @@
 //! | module | what |
 //! |---|---|
 //! | `slots` | announces, receives grants, drains |
-//! | `delivery` | one credit from start to end |
+//! | `delivery` | one credit from start to end; `delivery::end` the ways it ends, `delivery::steps` the steps of that |
 //! | `lease` | the credit: start, renew, release, park |
 //! | `call` | the request that is sent, and the call under its lease |
 //! | `key` | the API key of the moment |

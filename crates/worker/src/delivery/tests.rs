@@ -1,7 +1,8 @@
 //! What must hold whatever happens around a delivery, against a real server.
 
 use fairlane_claude::{Timings, UsageBasis};
-use fairlane_core::failure::StopReason;
+use fairlane_core::attempt::Retry;
+use fairlane_core::failure::{Cancelled, StopReason};
 use fairlane_core::price::Terms;
 use fairlane_core::{Cost, JobId, JobSeq, PoolId, Priority, TenantId, Term, Tokens};
 use fairlane_nats::{Bucket, HeaderMap};

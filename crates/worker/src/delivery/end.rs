@@ -1,0 +1,302 @@
+//! The ways a delivery ends, and the order of each: what is durable comes first.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fairlane_claude::CallReport;
+use fairlane_core::Millis;
+use fairlane_core::attempt::{Cause, Decision, Retry};
+use fairlane_core::failure::classify;
+use fairlane_runtime::metrics::Outcome;
+use fairlane_wire::lease::{DeliveryOutcome, Settlement};
+use fairlane_wire::{DeadReason, Failure, JobRecord, Phase};
+
+use super::{Call, Delivery, End, Job, Saved, TURNS_MAX, Task, now_ms};
+use crate::books;
+use crate::lease::LeaseError;
+
+/// A step that NATS did not take is repeated after this, doubling up to the maximum.
+pub(super) const REPEAT_AFTER: Duration = Duration::from_millis(100);
+
+/// Wait of a job whose body or record could not be read for now.
+const UNREADABLE_WAIT_MS: Millis = 5_000;
+
+/// Room left beside a record in a message: headers and the server's own.
+const RECORD_OVERHEAD: usize = 16 * 1024;
+
+impl Delivery {
+    pub(super) async fn finish(
+        &mut self,
+        mut task: Task,
+        call: Call,
+        decision: Decision,
+        failure: Option<Failure>,
+    ) {
+        self.measure(&call);
+        books::add_usage(&mut task.job.record, &call.report.usage, call.cost);
+        match decision {
+            Decision::Keep => self.keep(task, call).await,
+            Decision::Bury(cause) => {
+                if call.verdict.burns_attempt {
+                    task.job.record.attempts += 1;
+                }
+                if matches!(cause, Cause::Ambiguous(_)) {
+                    task.job.record.ambiguous += 1;
+                }
+                let failure = failure.unwrap_or_else(|| books::failure(cause, &call.report));
+                self.bury(task.job, failure, Some(call)).await;
+            }
+            Decision::Retry(retry) => self.retry(task, call, retry).await,
+            // More turns than a job may take: like a truncated answer that got no further.
+            Decision::Continue => {
+                let failure = Failure::new(
+                    DeadReason::Exhausted,
+                    format!("the answer paused {TURNS_MAX} times and never came to an end"),
+                )
+                .fix("let the job use fewer tools at a time");
+                self.bury(task.job, failure, Some(call)).await;
+            }
+        }
+    }
+
+    pub(super) async fn keep(&mut self, task: Task, call: Call) {
+        let Job {
+            headers,
+            mut record,
+            revision,
+            ..
+        } = task.job;
+        record.phase = Phase::Done;
+        record.attempts += 1;
+        record.model_used.clone_from(&call.report.model);
+        record.finished_ms = Some(now_ms());
+        record.retry_at_ms = None;
+        record.retry_reason = None;
+        record.failure = None;
+        record.result.clone_from(&call.report.message);
+        self.claim_result(&mut record).await;
+        let (saved, ()) = tokio::join!(
+            self.save(record, revision, &headers),
+            self.book(&headers, &call),
+        );
+        let outcome = match saved {
+            Saved::Ours => {
+                self.context.metrics.job_ended(Outcome::Done);
+                DeliveryOutcome::Done
+            }
+            Saved::Theirs => DeliveryOutcome::Gone,
+            Saved::Not => return,
+        };
+        self.clear(outcome, Some(&call)).await;
+        if let Some(claim) = &headers.claim {
+            // Nothing refers to the body any more; if this fails it only takes up room.
+            if let Err(error) = self.context.nats.payloads().delete(claim).await {
+                tracing::warn!(%error, "cannot delete the body of a job that is done");
+            }
+        }
+    }
+
+    /// A result too large for a message goes to the payload store.
+    pub(super) async fn claim_result(&self, record: &mut JobRecord) {
+        let max = self.context.nats.client.server_info().max_payload;
+        let Some(result) = &record.result else { return };
+        let body = Bytes::from(result.to_string());
+        if body.len() + RECORD_OVERHEAD <= max {
+            return;
+        }
+        let name = format!("{}.result-{}", record.tenant, record.job);
+        let payloads = self.context.nats.payloads();
+        let stored = self
+            .repeat("store a large result", || async {
+                payloads
+                    .put(&name, &body, usize::MAX)
+                    .await
+                    .map_err(|error| error.to_string())
+            })
+            .await;
+        if stored.is_some() {
+            record.result = None;
+            record.result_claim = Some(name);
+        }
+    }
+
+    pub(super) async fn bury(&mut self, job: Job, failure: Failure, call: Option<Call>) {
+        let Job {
+            message,
+            headers,
+            mut record,
+            revision,
+        } = job;
+        record.phase = Phase::Failed;
+        record.finished_ms = Some(now_ms());
+        record.retry_at_ms = None;
+        record.retry_reason = None;
+        record.model_used = call.as_ref().and_then(|call| call.report.model.clone());
+        record.failure = Some(failure.clone());
+        let letter = books::letter(
+            self.credit(),
+            &headers,
+            &message.subject,
+            &record,
+            &failure,
+            now_ms(),
+        );
+        // By now somebody else may have the job, and an answer to it: then it needs no letter.
+        if !self.is_still_ours().await {
+            if let Some(call) = &call {
+                self.book(&headers, call).await;
+            }
+            return;
+        }
+        // The letter first: a job that is gone must be found somewhere.
+        let nats = &self.context.nats;
+        let buried = self
+            .repeat("write a dead letter", || async {
+                let (headers, body) = (&message.headers, message.payload.clone());
+                nats.bury(&letter, headers, body)
+                    .await
+                    .map_err(|error| error.to_string())
+            })
+            .await;
+        if buried.is_none() {
+            return;
+        }
+        tracing::info!(
+            reason = failure.reason.as_str(),
+            message = failure.message,
+            "dead letter"
+        );
+        let (saved, ()) = tokio::join!(self.save(record, revision, &headers), async {
+            if let Some(call) = &call {
+                self.book(&headers, call).await;
+            }
+        });
+        let outcome = match saved {
+            Saved::Ours => {
+                self.context.metrics.job_ended(Outcome::Dead);
+                DeliveryOutcome::Dead
+            }
+            Saved::Theirs => DeliveryOutcome::Gone,
+            Saved::Not => return,
+        };
+        self.clear(outcome, call.as_ref()).await;
+    }
+
+    pub(super) async fn retry(&mut self, task: Task, call: Call, retry: Retry) {
+        let Job {
+            headers,
+            mut record,
+            revision,
+            ..
+        } = task.job;
+        let now = now_ms();
+        let until_ms = now + retry.after_ms;
+        record.phase = Phase::Retrying;
+        record.attempts = retry.history.attempts;
+        record.ambiguous = retry.history.ambiguous;
+        record.max_tokens_raised = retry.max_tokens.or(record.max_tokens_raised);
+        record.retry_at_ms = Some(until_ms);
+        record.failure = None;
+        record.retry_reason = Some(books::retry_reason(call.verdict.reason, &call.report));
+        tracing::info!(
+            reason = call.verdict.reason.as_str(),
+            after_ms = retry.after_ms,
+            attempts = record.attempts,
+            "retrying"
+        );
+        let (saved, ()) = tokio::join!(
+            self.save(record, revision, &headers),
+            self.book(&headers, &call),
+        );
+        match saved {
+            Saved::Ours => {}
+            Saved::Theirs => return self.clear(DeliveryOutcome::Gone, Some(&call)).await,
+            Saved::Not => return,
+        }
+        let pause = retry.pool_pause_ms.map(|ms| now + ms);
+        let settlement = self.settlement(DeliveryOutcome::Retry, Some(&call), pause);
+        let wait = Duration::from_millis(retry.after_ms);
+        self.end(&settlement, End::Park { until_ms, wait }).await;
+    }
+
+    /// The lease went away under the call: somebody else has the job now. Only the books are ours.
+    pub(super) async fn lost(&self, task: &Task, report: CallReport) {
+        let verdict = classify(&report.ending);
+        let cost = self.cost(task, &report);
+        self.book(
+            &task.job.headers,
+            &Call {
+                report,
+                verdict,
+                cost,
+            },
+        )
+        .await;
+    }
+
+    /// Something could not be read for now: back in line, after a while.
+    pub(super) async fn put_off(&mut self) {
+        let until_ms = now_ms() + UNREADABLE_WAIT_MS;
+        let settlement = self.settlement(DeliveryOutcome::Retry, None, None);
+        let wait = Duration::from_millis(UNREADABLE_WAIT_MS);
+        self.end(&settlement, End::Park { until_ms, wait }).await;
+    }
+
+    /// Deletes the job and releases the credit.
+    pub(super) async fn clear(&mut self, outcome: DeliveryOutcome, call: Option<&Call>) {
+        let (jobs, stream) = (
+            self.context.nats.jobs(),
+            self.context.nats.names.jobs_stream(),
+        );
+        let seq = self.credit().seq.0;
+        let deleted = self
+            .repeat("delete a job", || async {
+                jobs.delete(&stream, seq)
+                    .await
+                    .map_err(|error| error.to_string())
+            })
+            .await;
+        if deleted.is_some() {
+            self.release(outcome, call).await;
+        }
+    }
+
+    /// Releases the credit of a job that is done with, or was not begun.
+    pub(super) async fn release(&mut self, outcome: DeliveryOutcome, call: Option<&Call>) {
+        let settlement = self.settlement(outcome, call, None);
+        self.end(&settlement, End::Release).await;
+    }
+
+    pub(super) async fn end(&mut self, settlement: &Settlement, end: End) {
+        let mut wait = REPEAT_AFTER;
+        loop {
+            let ended = match end {
+                End::Release => self.lease.release(settlement).await,
+                End::Park { until_ms, wait } => self.lease.park(settlement, until_ms, wait).await,
+            };
+            match ended {
+                Ok(()) => return,
+                Err(LeaseError::Lost) => {
+                    tracing::info!("the credit had run out before it was given back");
+                    return;
+                }
+                Err(LeaseError::Write(error)) => {
+                    tracing::warn!(%error, "cannot give a credit back yet");
+                    if !self.pause(&mut wait).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn settlement(
+        &self,
+        outcome: DeliveryOutcome,
+        call: Option<&Call>,
+        pause: Option<Millis>,
+    ) -> Settlement {
+        let call = call.map(|call| (&call.report, &call.verdict));
+        books::settlement(self.credit(), outcome, call, pause)
+    }
+}

@@ -1,0 +1,159 @@
+//! The steps of an end. Each can be repeated, and is, until NATS has taken it.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fairlane_core::failure::{Cancelled, Ending, Paid};
+use fairlane_nats::{Revision, Slot, WriteError};
+use fairlane_runtime::metrics::Priority as Label;
+use fairlane_wire::{JobHeaders, JobRecord};
+
+use super::end::REPEAT_AFTER;
+use super::{Call, Delivery, Saved, now_ms};
+use crate::books;
+use crate::lease::LeaseError;
+
+/// Repetitions come no more seldom than this.
+const REPEAT_AFTER_MAX: Duration = Duration::from_secs(5);
+
+impl Delivery {
+    /// Renews the lease before something that cannot be taken back. False if it is lost, or if the
+    /// process must stop before that is known.
+    pub(super) async fn is_still_ours(&mut self) -> bool {
+        let mut wait = REPEAT_AFTER;
+        loop {
+            match self.lease.renew().await {
+                Ok(()) => return true,
+                Err(LeaseError::Lost) => return false,
+                Err(LeaseError::Write(error)) => {
+                    tracing::warn!(%error, "cannot renew a credit yet");
+                    if !self.pause(&mut wait).await {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Saves the record over whatever is not final.
+    pub(super) async fn save(
+        &self,
+        record: JobRecord,
+        expected: Revision,
+        headers: &JobHeaders,
+    ) -> Saved {
+        let mut expected = expected;
+        let mut wait = REPEAT_AFTER;
+        loop {
+            match self.context.records.save(&record, expected).await {
+                Ok(_) => return Saved::Ours,
+                Err(WriteError::Conflict { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(job = %headers.job, %error, "cannot save a record yet");
+                    if !self.pause(&mut wait).await {
+                        return Saved::Not;
+                    }
+                }
+            }
+            // Somebody wrote: the producer its first record, or another worker an outcome.
+            match self.context.records.get(&record.tenant, &record.job).await {
+                Ok(Slot {
+                    record: Some(found),
+                    ..
+                }) if found == record => return Saved::Ours,
+                Ok(Slot {
+                    record: Some(found),
+                    ..
+                }) if found.phase.is_final() => return Saved::Theirs,
+                Ok(slot) => expected = slot.revision,
+                Err(error) => {
+                    tracing::warn!(job = %headers.job, %error, "cannot read a record");
+                    if !self.pause(&mut wait).await {
+                        return Saved::Not;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Books the call, unless nothing was sent.
+    pub(super) async fn book(&self, headers: &JobHeaders, call: &Call) {
+        let was_sent = !matches!(
+            call.report.ending,
+            Ending::NotConnected(_) | Ending::Cancelled(Cancelled::BeforeSending)
+        );
+        if !was_sent {
+            return;
+        }
+        let entry = books::ledger_entry(
+            self.credit(),
+            headers,
+            &call.report,
+            &call.verdict,
+            call.cost,
+            now_ms(),
+        );
+        let subject = self.context.nats.names.ledger_subject(&entry.tenant);
+        let body = Bytes::from(serde_json::to_vec(&entry).expect("an entry is plain data"));
+        let (jobs, id) = (
+            self.context.nats.jobs(),
+            entry.message_id(self.credit().term),
+        );
+        self.repeat("book a call", || async {
+            let none = fairlane_nats::HeaderMap::new();
+            let booked = jobs.publish(&subject, Some(&id), none, body.clone()).await;
+            booked.map(|_| ()).map_err(|error| error.to_string())
+        })
+        .await;
+    }
+
+    pub(super) fn measure(&self, call: &Call) {
+        let metrics = &self.context.metrics;
+        let tenant = self.credit().tenant.as_str();
+        metrics.input_tokens(tenant, call.report.usage.prompt());
+        if call.verdict.reason.is_throttle() {
+            metrics.throttled(tenant);
+        }
+        if call.verdict.paid != Paid::No {
+            let label = match self.credit().priority {
+                fairlane_core::Priority::Critical => Label::Critical,
+                fairlane_core::Priority::Standard => Label::Standard,
+                fairlane_core::Priority::Batch => Label::Batch,
+            };
+            let seconds = Duration::from_millis(call.report.timings.total_ms).as_secs_f64();
+            metrics.request_latency(label).observe(seconds);
+        }
+    }
+
+    /// Repeats a step until it works. None if the process must stop first.
+    pub(super) async fn repeat<T, F>(&self, what: &str, step: impl Fn() -> F) -> Option<T>
+    where
+        F: Future<Output = Result<T, String>>,
+    {
+        let mut wait = REPEAT_AFTER;
+        let began = Instant::now();
+        loop {
+            match step().await {
+                Ok(done) => return Some(done),
+                Err(error) => {
+                    let waited = began.elapsed();
+                    tracing::warn!(what, error, ?waited, "a step does not work yet");
+                }
+            }
+            if !self.pause(&mut wait).await {
+                return None;
+            }
+        }
+    }
+
+    /// Waits before a repetition, longer each time. False if the process must stop.
+    pub(super) async fn pause(&self, wait: &mut Duration) -> bool {
+        tokio::select! {
+            () = self.stop.cancelled() => false,
+            () = tokio::time::sleep(*wait) => {
+                *wait = (*wait * 2).min(REPEAT_AFTER_MAX);
+                true
+            }
+        }
+    }
+}
