@@ -4,6 +4,11 @@
 //! Failures are counted exactly, in a ring of buckets over the last minute: a moving average would
 //! forget a burst or remember it too long. Only calls that say something about the upstream's
 //! health are samples; a bad request, a rate limit or a fault of the account is none.
+//!
+//! A pool is shared, and one tenant may have jobs that never come to an end whatever the upstream's
+//! health. So it does not open for what one tenant sees while the others are well.
+
+use std::collections::BTreeMap;
 
 use crate::Millis;
 
@@ -53,12 +58,40 @@ pub enum Gate {
 
 const BUCKETS: usize = 10;
 
-#[derive(Debug, Clone, Copy, Default)]
+/// Tenants told apart in one bucket; further ones are counted together, as one.
+const TENANTS_MAX: usize = 64;
+
+/// Number of a tenant, of the caller's choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TenantKey(pub u32);
+
+impl TenantKey {
+    const OTHERS: Self = Self(u32::MAX);
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Count {
+    samples: u32,
+    failures: u32,
+}
+
+impl Count {
+    fn add(&mut self, other: Self) {
+        self.samples += other.samples;
+        self.failures += other.failures;
+    }
+
+    fn fails(self, percent: u32) -> bool {
+        u64::from(self.failures) * 100 >= u64::from(self.samples) * u64::from(percent)
+    }
+}
+
+#[derive(Debug, Clone, Default)]
 struct Bucket {
     /// Number of the stretch of time that is counted here.
     slot: u64,
-    samples: u32,
-    failures: u32,
+    all: Count,
+    by_tenant: BTreeMap<TenantKey, Count>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +115,7 @@ impl Breaker {
     pub fn new(rules: Rules) -> Self {
         Self {
             rules,
-            ring: [Bucket::default(); BUCKETS],
+            ring: Default::default(),
             state: State::Closed,
         }
     }
@@ -132,7 +165,7 @@ impl Breaker {
         }
         match sample {
             Sample::Good => {
-                self.ring = [Bucket::default(); BUCKETS];
+                self.ring = Default::default();
                 self.state = State::Closed;
             }
             Sample::Bad => {
@@ -143,12 +176,16 @@ impl Breaker {
         }
     }
 
-    /// Counts a call that was no probe. Returns whether this opened the breaker.
-    pub fn record(&mut self, sample: Sample, now: Millis) -> bool {
+    /// Counts a call of `tenant` that was no probe. Returns whether this opened the breaker.
+    pub fn record(&mut self, sample: Sample, tenant: TenantKey, now: Millis) -> bool {
         // What was on the wire when it opened says nothing new.
         if self.state != State::Closed {
             return false;
         }
+        let one = Count {
+            samples: 1,
+            failures: u32::from(sample == Sample::Bad),
+        };
         let slot = self.slot(now);
         let bucket = &mut self.ring[index(slot)];
         if bucket.slot != slot {
@@ -157,12 +194,16 @@ impl Breaker {
                 ..Bucket::default()
             };
         }
-        bucket.samples += 1;
-        bucket.failures += u32::from(sample == Sample::Bad);
-        let (samples, failures) = self.counts(now);
-        let trips = samples >= self.rules.samples_min
-            && u64::from(failures) * 100
-                >= u64::from(samples) * u64::from(self.rules.failures_percent);
+        bucket.all.add(one);
+        let is_known = bucket.by_tenant.contains_key(&tenant);
+        let room = is_known || bucket.by_tenant.len() < TENANTS_MAX;
+        let tenant = if room { tenant } else { TenantKey::OTHERS };
+        bucket.by_tenant.entry(tenant).or_default().add(one);
+
+        let all = self.count(now);
+        let trips = all.samples >= self.rules.samples_min
+            && all.fails(self.rules.failures_percent)
+            && !self.is_one_tenants_trouble(all, now);
         if trips {
             self.state = State::Open {
                 until: now + self.rules.open_for,
@@ -171,17 +212,45 @@ impl Breaker {
         trips
     }
 
+    /// Whether all is well for everybody but the tenant with the most failures. Others with too few
+    /// samples prove nothing.
+    fn is_one_tenants_trouble(&self, all: Count, now: Millis) -> bool {
+        let mut tenants: BTreeMap<TenantKey, Count> = BTreeMap::new();
+        for bucket in self.buckets(now) {
+            for (&tenant, &count) in &bucket.by_tenant {
+                tenants.entry(tenant).or_default().add(count);
+            }
+        }
+        let worst = tenants.values().max_by_key(|count| count.failures).copied();
+        let worst = worst.unwrap_or_default();
+        let others = Count {
+            samples: all.samples.saturating_sub(worst.samples),
+            failures: all.failures.saturating_sub(worst.failures),
+        };
+        others.samples >= self.rules.samples_min / 2 && !others.fails(self.rules.failures_percent)
+    }
+
     /// Samples and failures within the window.
     #[must_use]
     pub fn counts(&self, now: Millis) -> (u32, u32) {
+        let Count { samples, failures } = self.count(now);
+        (samples, failures)
+    }
+
+    fn count(&self, now: Millis) -> Count {
+        let mut sum = Count::default();
+        for bucket in self.buckets(now) {
+            sum.add(bucket.all);
+        }
+        sum
+    }
+
+    fn buckets(&self, now: Millis) -> impl Iterator<Item = &Bucket> {
         let newest = self.slot(now);
         let oldest = newest.saturating_sub(BUCKETS as u64 - 1);
         self.ring
             .iter()
-            .filter(|bucket| (oldest..=newest).contains(&bucket.slot))
-            .fold((0, 0), |(samples, failures), bucket| {
-                (samples + bucket.samples, failures + bucket.failures)
-            })
+            .filter(move |bucket| (oldest..=newest).contains(&bucket.slot))
     }
 
     fn slot(&self, now: Millis) -> u64 {
@@ -198,11 +267,12 @@ mod tests {
     use super::*;
 
     const START: Millis = 1_000_000;
+    const ACME: TenantKey = TenantKey(0);
 
     fn tripped() -> Breaker {
         let mut breaker = Breaker::new(Rules::default());
         for _ in 0..10 {
-            breaker.record(Sample::Bad, START);
+            breaker.record(Sample::Bad, ACME, START);
         }
         breaker
     }
@@ -211,12 +281,12 @@ mod tests {
     fn it_opens_at_ten_samples_of_which_half_failed_and_not_before() {
         let mut breaker = Breaker::new(Rules::default());
         for _ in 0..5 {
-            assert!(!breaker.record(Sample::Good, START));
+            assert!(!breaker.record(Sample::Good, ACME, START));
         }
         for _ in 0..4 {
-            assert!(!breaker.record(Sample::Bad, START));
+            assert!(!breaker.record(Sample::Bad, ACME, START));
         }
-        assert!(breaker.record(Sample::Bad, START));
+        assert!(breaker.record(Sample::Bad, ACME, START));
         assert_eq!(
             breaker.gate(START),
             Gate::Open {
@@ -226,9 +296,9 @@ mod tests {
 
         let mut mostly_good = Breaker::new(Rules::default());
         for _ in 0..100 {
-            mostly_good.record(Sample::Good, START);
-            mostly_good.record(Sample::Good, START);
-            assert!(!mostly_good.record(Sample::Bad, START));
+            mostly_good.record(Sample::Good, ACME, START);
+            mostly_good.record(Sample::Good, ACME, START);
+            assert!(!mostly_good.record(Sample::Bad, ACME, START));
         }
     }
 
@@ -236,9 +306,9 @@ mod tests {
     fn what_is_older_than_the_window_does_not_count() {
         let mut breaker = Breaker::new(Rules::default());
         for _ in 0..9 {
-            breaker.record(Sample::Bad, START);
+            breaker.record(Sample::Bad, ACME, START);
         }
-        assert!(!breaker.record(Sample::Bad, START + 60_000));
+        assert!(!breaker.record(Sample::Bad, ACME, START + 60_000));
         assert_eq!(breaker.counts(START + 60_000), (1, 1));
     }
 
@@ -282,13 +352,53 @@ mod tests {
     #[test]
     fn calls_that_were_on_the_wire_when_it_opened_change_nothing() {
         let mut breaker = tripped();
-        assert!(!breaker.record(Sample::Bad, START + 10));
-        assert!(!breaker.record(Sample::Good, START + 10));
+        assert!(!breaker.record(Sample::Bad, ACME, START + 10));
+        assert!(!breaker.record(Sample::Good, ACME, START + 10));
         assert_eq!(
             breaker.gate(START + 20),
             Gate::Open {
                 until: START + 90_000
             }
         );
+    }
+
+    #[test]
+    fn one_tenants_hopeless_jobs_do_not_close_the_pool_for_the_others() {
+        let mut breaker = Breaker::new(Rules::default());
+        for turn in 0..20 {
+            breaker.record(Sample::Good, TenantKey(1 + turn % 3), START);
+        }
+        for _ in 0..100 {
+            assert!(!breaker.record(Sample::Bad, ACME, START));
+        }
+        // As soon as the others are hit too, it opens.
+        let opened =
+            (0..40).any(|turn| breaker.record(Sample::Bad, TenantKey(1 + turn % 3), START));
+        assert!(opened);
+    }
+
+    #[test]
+    fn a_tenant_that_is_alone_opens_the_breaker_of_its_pool() {
+        let mut breaker = Breaker::new(Rules::default());
+        for _ in 0..4 {
+            breaker.record(Sample::Good, TenantKey(1), START);
+        }
+        let opened = (0..10).any(|_| breaker.record(Sample::Bad, ACME, START));
+        assert!(opened, "four calls of others prove nothing");
+    }
+
+    #[test]
+    fn tenants_beyond_the_bound_are_counted_together() {
+        let mut breaker = Breaker::new(Rules::default());
+        for tenant in 0..10_000 {
+            breaker.record(Sample::Good, TenantKey(tenant), START);
+        }
+        assert!(
+            breaker
+                .ring
+                .iter()
+                .all(|bucket| bucket.by_tenant.len() <= TENANTS_MAX + 1)
+        );
+        assert_eq!(breaker.counts(START), (10_000, 0));
     }
 }

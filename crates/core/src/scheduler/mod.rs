@@ -17,7 +17,7 @@ mod why;
 use std::collections::BTreeMap;
 
 use crate::Millis;
-use crate::breaker::{self, Gate, Sample};
+use crate::breaker::{self, Gate, Sample, TenantKey};
 use crate::drr::{FlowKey, Head, Weight};
 use crate::ids::{JobId, JobSeq, PoolId, TenantId, Term, WorkerId};
 use crate::job::{Cost, CostWeights, Priority, Tokens};
@@ -369,7 +369,7 @@ impl Scheduler {
         let pool = self.pool(&credit.pool);
         let is_booked = self.booked.settlement(revision);
         if !is_booked {
-            self.judge(pool, seq, sample);
+            self.judge(pool, &credit, sample);
         }
         if self
             .leases
@@ -449,7 +449,7 @@ impl Scheduler {
             }) => {
                 // Whether the call was made, and paid, nobody knows: it stays charged.
                 let pool = self.pool(&credit.pool);
-                self.judge(pool, seq, None);
+                self.judge(pool, &credit, None);
                 self.fleet.free(&credit.worker);
                 let tenant = self.tenants.index(&credit.tenant);
                 self.tenants.landed(tenant);
@@ -544,15 +544,16 @@ impl Scheduler {
     }
 
     /// Tells the breaker of a pool how a call ended; without a sample it says nothing.
-    fn judge(&mut self, pool: PoolIx, seq: JobSeq, sample: Option<Sample>) {
+    fn judge(&mut self, pool: PoolIx, credit: &Credit, sample: Option<Sample>) {
         let now = self.now;
-        let is_probe = self.pools.probe(pool) == Some(seq);
+        let is_probe = self.pools.probe(pool) == Some(credit.seq);
+        let tenant = TenantKey(self.tenants.index(&credit.tenant).0);
         let breaker = self.pools.breaker(pool);
         match (is_probe, sample) {
             (true, Some(sample)) => breaker.probe_ended(sample, now),
             (true, None) => breaker.probe_lost(now),
             (false, Some(sample)) => {
-                breaker.record(sample, now);
+                breaker.record(sample, tenant, now);
             }
             (false, None) => {}
         }
@@ -607,7 +608,7 @@ impl Scheduler {
     fn refund(&mut self, credit: &Credit, used: Option<Tokens>) {
         let pool = self.pool(&credit.pool);
         if used.is_none() && self.pools.probe(pool) == Some(credit.seq) {
-            self.judge(pool, credit.seq, None);
+            self.judge(pool, credit, None);
         }
         self.pools.limits(pool).settle(credit.tokens, used);
         self.fleet.free(&credit.worker);

@@ -936,7 +936,11 @@ fn every_job_can_say_what_it_waits_for_and_until_when() {
     world.scheduler.pools.limits(index).pause(9_000);
     assert_eq!(why(&mut world, 4), Why::PoolPaused { until: 9_000 });
     for _ in 0..10 {
-        world.scheduler.pools.breaker(index).record(Sample::Bad, 0);
+        world
+            .scheduler
+            .pools
+            .breaker(index)
+            .record(Sample::Bad, breaker::TenantKey(0), 0);
     }
     assert_eq!(why(&mut world, 4), Why::BreakerOpen { until: 90_000 });
 }
