@@ -245,8 +245,13 @@ impl World {
             }
             let at = (self.now + delay).max(run.lease_told_at);
             run.lease_told_at = at;
-            let message = LeaderMsg::Lease(run.term, Box::new(event.clone()), false);
-            self.at(at, Action::Leader(index, message));
+            let term = run.term;
+            let message = |again| LeaderMsg::Lease(term, Box::new(event.clone()), again);
+            self.at(at, Action::Leader(index, message(false)));
+            if self.rng.chance(self.plan.network.leases_twice) {
+                let later = at + self.rng.range(1, 20_000);
+                self.at(later, Action::Leader(index, message(true)));
+            }
         }
     }
 

@@ -88,6 +88,8 @@ pub struct Network {
     pub writes_unknown: u64,
     /// Index entries shown a second time.
     pub jobs_twice: u64,
+    /// Changes of leases that a watch reports again, late and out of order.
+    pub leases_twice: u64,
 }
 
 /// Lifetimes of what is in the lease bucket.
@@ -224,6 +226,7 @@ impl Plan {
                 grants_twice: 0,
                 writes_unknown: 0,
                 jobs_twice: 0,
+                leases_twice: 0,
             },
             leases: LeaseTimes::default(),
             faults: Vec::new(),

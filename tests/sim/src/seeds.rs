@@ -60,6 +60,7 @@ fn network(rng: &mut Rng) -> Network {
         grants_twice: permille(60),
         writes_unknown: permille(60),
         jobs_twice: permille(60),
+        leases_twice: permille(100),
     }
 }
 

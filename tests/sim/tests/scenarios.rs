@@ -586,3 +586,23 @@ fn d9_parked_jobs_go_on_when_the_limit_opens_whoever_leads_by_then() {
     );
     assert!(world.jobs.iter().all(|job| job.done));
 }
+
+#[test]
+fn what_waits_for_a_time_runs_at_that_time_without_any_other_event() {
+    let mut plan = Plan::calm(20);
+    plan.limit("haiku", 70, 10_000_000, 10_000_000);
+    backlog(&mut plan, 0, "a", Priority::Standard, input(1_000), 40);
+    plan.job(0, "a", Priority::Standard, "sonnet", input(1_000))
+        .not_before = Some(3_456);
+    plan.until = 30_000;
+    let world = play(plan);
+    let parked = world.taken(&pool("sonnet"), 0, 30_000)[0].at;
+    assert!((3_456..3_456 + 20).contains(&parked), "{parked}");
+    // What a cold start allows at once is gone; from then on one call every 857 ms.
+    let calls = world.taken(&pool("haiku"), 2_000, 30_000);
+    for pair in calls.windows(2) {
+        let gap = pair[1].at - pair[0].at;
+        assert!((850..=870).contains(&gap), "{gap} ms between two calls");
+    }
+    assert!(calls.len() > 25, "{}", calls.len());
+}
