@@ -9,8 +9,10 @@ mod follow;
 pub(crate) mod progress;
 mod publish;
 
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::fs::{File, Metadata};
+use std::io::{BufWriter, ErrorKind, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -66,7 +68,8 @@ pub(crate) enum Ended {
 pub(crate) async fn run(globals: &Globals, args: SubmitArgs) -> Outcome {
     let target = Target::load(globals)?;
     let _logs = target.quiet_logs("submit")?;
-    let file = open(&args.file).await?;
+    let (file, source) = open(&args.file)?;
+    let create = |path: &Path| create(path, source.as_ref());
     let failures = args.failures.as_deref().map(create).transpose()?;
     let (mut signals, _listening) = drain::listen().context("cannot listen for signals")?;
     let nats = target.connect("submit").await?;
@@ -91,25 +94,48 @@ pub(crate) async fn run(globals: &Globals, args: SubmitArgs) -> Outcome {
     Ok(exit(&summary, ended))
 }
 
-async fn open(path: &Path) -> Result<Box<dyn AsyncBufRead + Unpin + Send>, Stop> {
+type Source = Box<dyn AsyncBufRead + Unpin + Send>;
+
+/// Opens the jobs. The metadata is for telling the file from others; standard input may have none.
+fn open(path: &Path) -> Result<(Source, Option<Metadata>), Stop> {
     if path == Path::new("-") {
-        let input = tokio::io::stdin();
-        return Ok(Box::new(BufReader::with_capacity(READ_BYTES, input)));
+        let input = std::io::stdin().as_fd().try_clone_to_owned();
+        let metadata = input.and_then(|input| File::from(input).metadata());
+        let input = BufReader::with_capacity(READ_BYTES, tokio::io::stdin());
+        return Ok((Box::new(input), metadata.ok()));
     }
-    let file = tokio::fs::File::open(path).await;
-    let file = file.map_err(|error| {
-        let context = format!("cannot read {}", path.display());
-        Stop::new(Exit::Usage, anyhow::Error::new(error).context(context))
-    })?;
-    Ok(Box::new(BufReader::with_capacity(READ_BYTES, file)))
+    let wrong = |error| wrong_file("read", path, error);
+    let file = File::open(path).map_err(wrong)?;
+    let metadata = file.metadata().map_err(wrong)?;
+    if metadata.is_dir() {
+        return Err(wrong(ErrorKind::IsADirectory.into()));
+    }
+    let file = tokio::fs::File::from_std(file);
+    let file = BufReader::with_capacity(READ_BYTES, file);
+    Ok((Box::new(file), Some(metadata)))
 }
 
-fn create(path: &Path) -> Result<BufWriter<File>, Stop> {
-    let file = File::create(path).map_err(|error| {
-        let context = format!("cannot write {}", path.display());
-        Stop::new(Exit::Usage, anyhow::Error::new(error).context(context))
-    })?;
+/// Empties the file of failures, unless that is where the jobs are.
+fn create(path: &Path, source: Option<&Metadata>) -> Result<BufWriter<File>, Stop> {
+    let same = |there: &Metadata| {
+        source.is_some_and(|source| {
+            there.is_file() && (there.dev(), there.ino()) == (source.dev(), source.ino())
+        })
+    };
+    if std::fs::metadata(path).is_ok_and(|there| same(&there)) {
+        let text = format!(
+            "--failures {} is the file of the jobs itself",
+            path.display()
+        );
+        return Err(Stop::new(Exit::Usage, anyhow::Error::msg(text)));
+    }
+    let file = File::create(path).map_err(|error| wrong_file("write", path, error))?;
     Ok(BufWriter::new(file))
+}
+
+fn wrong_file(verb: &str, path: &Path, error: std::io::Error) -> Stop {
+    let context = format!("cannot {verb} {}", path.display());
+    Stop::new(Exit::Usage, anyhow::Error::new(error).context(context))
 }
 
 /// The exit code of a submission.

@@ -324,3 +324,34 @@ async fn a_running_dev_is_found_without_flags() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn the_jobs_are_not_overwritten_by_their_failures() {
+    let world = World::without_nats();
+    world.write("jobs.jsonl", FILE);
+    std::os::unix::fs::symlink(world.path("jobs.jsonl"), world.path("link.jsonl")).unwrap();
+    for failures in ["jobs.jsonl", "./jobs.jsonl", "link.jsonl"] {
+        let ran = world
+            .run(&["submit", "jobs.jsonl", "--failures", failures])
+            .await;
+        assert_eq!(ran.code, Some(2), "{ran:#?}");
+        assert!(
+            ran.talk.contains("is the file of the jobs itself"),
+            "{ran:#?}"
+        );
+    }
+    let mut command = world.command(&["submit", "-", "--failures", "jobs.jsonl"]);
+    command.stdin(std::fs::File::open(world.path("jobs.jsonl")).unwrap());
+    let ran = finish(command.spawn().unwrap()).await;
+    assert_eq!(ran.code, Some(2), "{ran:#?}");
+    let jobs = std::fs::read_to_string(world.path("jobs.jsonl")).unwrap();
+    assert_eq!(jobs, FILE);
+}
+
+#[tokio::test]
+async fn a_directory_is_no_file_of_jobs() {
+    let world = World::without_nats();
+    let ran = world.run(&["submit", "."]).await;
+    assert_eq!(ran.code, Some(2), "{ran:#?}");
+    assert!(ran.talk.contains("cannot read .: "), "{ran:#?}");
+}
