@@ -5,10 +5,15 @@
 //! read. So a leader that was overtaken cannot overwrite the books of the next one.
 
 use bytes::Bytes;
-use fairlane_core::Term;
+use fairlane_core::breaker::Rules;
+use fairlane_core::failure::RetryAfter;
 use fairlane_core::scheduler::Snapshot;
+use fairlane_core::{Millis, Term};
 use fairlane_nats::{Bucket, Nats, Revision, WriteError};
 use fairlane_wire::SnapshotRecord;
+
+/// How far the clocks of two schedulers may be apart.
+const SKEW_MAX: Millis = 60_000;
 
 /// The stored books, as far as this term has written or read them.
 #[derive(Debug, Clone)]
@@ -20,9 +25,9 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// Reads what the last leader left. Books that cannot be read are worth a warning and no more:
-    /// the term then begins without.
-    pub(crate) async fn open(nats: &Nats, term: Term) -> (Self, Option<Snapshot>) {
+    /// Reads what the last leader left. Books that cannot be read or believed are worth a warning
+    /// and no more: the term then begins without.
+    pub(crate) async fn open(nats: &Nats, term: Term, now: Millis) -> (Self, Option<Snapshot>) {
         let bucket = nats.bucket(&nats.names.control_bucket());
         let key = nats.names.books_key();
         let mut books = Self {
@@ -46,7 +51,7 @@ impl Books {
             .value()
             .map(|value| serde_json::from_slice::<SnapshotRecord>(value));
         match record {
-            Some(Ok(record)) => (books, Some(record.into_snapshot())),
+            Some(Ok(record)) => (books, believed(record.into_snapshot(), now)),
             Some(Err(error)) => {
                 tracing::warn!(%error, "the books of the last leader are not readable");
                 (books, None)
@@ -86,6 +91,122 @@ impl Books {
                 tracing::info!(term = record.term, "a later leader keeps the books");
             }
             Some(Ok(_) | Err(_)) | None => self.revision = entry.revision,
+        }
+    }
+}
+
+/// The snapshot, unless it says what no leader can have written.
+fn believed(snapshot: Snapshot, now: Millis) -> Option<Snapshot> {
+    match judge(&snapshot, now) {
+        Ok(()) => Some(snapshot),
+        Err(error) => {
+            tracing::warn!(%error, "the books of the last leader are not believable");
+            None
+        }
+    }
+}
+
+/// What no leader can have written. Believed, it would stop a pool for good, and be handed on from
+/// leader to leader.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Unbelievable {
+    #[error("at_ms {at} is {ahead} ms ahead of this clock; at most {SKEW_MAX} ms can be")]
+    Ahead { at: Millis, ahead: Millis },
+    #[error("{field} {until} of pool {pool} is more than {longest} ms after at_ms {at}")]
+    TooLong {
+        field: &'static str,
+        until: Millis,
+        pool: String,
+        longest: Millis,
+        at: Millis,
+    },
+}
+
+fn judge(snapshot: &Snapshot, now: Millis) -> Result<(), Unbelievable> {
+    let at = snapshot.at;
+    let ahead = at.saturating_sub(now);
+    if ahead > SKEW_MAX {
+        return Err(Unbelievable::Ahead { at, ahead });
+    }
+    for state in &snapshot.pools {
+        let check = |field, until, longest| {
+            if until <= at.saturating_add(longest) {
+                return Ok(());
+            }
+            let pool = state.pool.to_string();
+            Err(Unbelievable::TooLong {
+                field,
+                until,
+                pool,
+                longest,
+                at,
+            })
+        };
+        check(
+            "paused_until_ms",
+            state.paused_until,
+            RetryAfter::MAX.ms() + SKEW_MAX,
+        )?;
+        check(
+            "breaker_open_until_ms",
+            state.breaker_open_until.unwrap_or(0),
+            Rules::default().open_for,
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fairlane_core::PoolId;
+    use fairlane_core::scheduler::PoolState;
+
+    const NOW: Millis = 1_796_000_000_000;
+    const MONTH: Millis = 31 * 24 * 3_600_000;
+
+    fn books(at: Millis, paused_until: Millis, breaker_open_until: Option<Millis>) -> Snapshot {
+        Snapshot {
+            at,
+            revision: 7,
+            pools: vec![PoolState {
+                pool: PoolId::parse("haiku-4.5").unwrap(),
+                left: [0, 0, 0],
+                paused_until,
+                breaker_open_until,
+                owed: [0, 0, 0],
+            }],
+            accounts: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn books_a_leader_can_have_written_are_believed() {
+        for (at, paused_until, breaker) in [
+            (NOW, 0, None),
+            (NOW - MONTH, NOW, Some(0)),
+            (NOW, NOW + MONTH, Some(NOW + 90_000)),
+            (NOW + 60_000, NOW + MONTH, Some(NOW + 150_000)),
+        ] {
+            let snapshot = books(at, paused_until, breaker);
+            assert_eq!(believed(snapshot.clone(), NOW), Some(snapshot));
+        }
+    }
+
+    #[test]
+    fn books_no_leader_can_have_written_are_not_believed() {
+        let field = |snapshot| match judge(&snapshot, NOW) {
+            Ok(()) => "believed",
+            Err(Unbelievable::Ahead { .. }) => "at_ms",
+            Err(Unbelievable::TooLong { field, .. }) => field,
+        };
+        assert_eq!(field(books(NOW + 60_001, 0, None)), "at_ms");
+        assert_eq!(field(books(u64::MAX, u64::MAX, None)), "at_ms");
+        for until in [NOW + 2 * MONTH, u64::MAX] {
+            assert_eq!(field(books(NOW, until, None)), "paused_until_ms");
+        }
+        for until in [NOW + 90_001, u64::MAX] {
+            assert_eq!(field(books(NOW, 0, Some(until))), "breaker_open_until_ms");
         }
     }
 }

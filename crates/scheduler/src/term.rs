@@ -97,7 +97,7 @@ impl Leader {
     async fn learn(shell: Shell, term: Term) -> anyhow::Result<Self> {
         let nats = shell.nats.clone();
         let mut core = Scheduler::new(shell.options.config.clone(), term, shell.clock.now());
-        let (books, snapshot) = Books::open(&nats, term).await;
+        let (books, snapshot) = Books::open(&nats, term, shell.clock.now()).await;
         if let Some(snapshot) = snapshot {
             core.restore(snapshot);
         }
