@@ -14,6 +14,7 @@ pub mod failure;
 pub mod ids;
 pub mod invariants;
 pub mod job;
+pub mod learn;
 pub mod limiter;
 pub mod models;
 pub mod price;

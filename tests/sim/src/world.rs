@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use fairlane_core::attempt::History;
 use fairlane_core::invariants::{self, Broken, Invariant, JobLife, Payments, work_conserving};
 use fairlane_core::scheduler::{Credit, JobSeen, PutAside, Snapshot};
-use fairlane_core::{Cost, JobId, JobSeq, Millis, PoolId, TenantId, Term};
+use fairlane_core::{Cost, JobId, JobSeq, Kind, Millis, ModelId, PoolId, TenantId, Term};
 
 use crate::bucket::{Bucket, Ended, Value};
 use crate::leader::{Leader, LeaderMsg};
@@ -354,6 +354,8 @@ impl World {
             priority: plan.priority,
             tenant: plan.tenant.clone(),
             job: JobId::parse(&format!("j{seq}")).expect("a name"),
+            kind: Kind::parse("sim").expect("a name"),
+            model: ModelId::parse("sim").expect("a name"),
             pool: plan.pool.clone(),
             tokens: plan.estimate,
             not_before: plan.not_before,

@@ -19,8 +19,9 @@ use std::collections::BTreeMap;
 use crate::Millis;
 use crate::breaker::{self, Gate, Sample, TenantKey};
 use crate::drr::{FlowKey, Head, Weight};
-use crate::ids::{JobId, JobSeq, PoolId, TenantId, Term, WorkerId};
+use crate::ids::{JobId, JobSeq, Kind, ModelId, PoolId, TenantId, Term, WorkerId};
 use crate::job::{Cost, CostWeights, Priority, Tokens};
+use crate::learn::OutputLengths;
 use crate::limiter::{Limits, Observation};
 use crate::share::ShareRules;
 use snapshot::Booked;
@@ -59,7 +60,10 @@ pub struct JobSeen {
     pub priority: Priority,
     pub tenant: TenantId,
     pub job: JobId,
+    pub kind: Kind,
+    pub model: ModelId,
     pub pool: PoolId,
+    /// As the producer estimated them.
     pub tokens: Tokens,
     pub not_before: Option<Millis>,
     pub deadline: Option<Millis>,
@@ -171,6 +175,7 @@ pub struct Scheduler {
     pools: Pools,
     jobs: BTreeMap<JobSeq, Job>,
     leases: BTreeMap<JobSeq, Lease>,
+    lengths: OutputLengths,
     /// Highest revision of any lease that was seen in the bucket.
     revision_seen: u64,
     lanes: Lanes,
@@ -200,6 +205,7 @@ impl Scheduler {
             pools: Pools::default(),
             jobs: BTreeMap::new(),
             leases: BTreeMap::new(),
+            lengths: OutputLengths::default(),
             revision_seen: 0,
             lanes: Lanes::new(config.quantum, config.shares),
             fleet: Fleet::default(),
@@ -287,6 +293,7 @@ impl Scheduler {
         }
         let pool = self.pool(&seen.pool);
         let tenant = self.tenants.index(&seen.tenant);
+        let profile = self.lengths.profile(tenant.0, &seen.kind, &seen.model);
         let cost = Cost::of(seen.tokens, self.config.cost_weights);
         let not_before = seen.not_before.unwrap_or(0);
         // Parked before our time: its next credit is not its first.
@@ -299,6 +306,7 @@ impl Scheduler {
             tenant,
             priority: seen.priority,
             pool,
+            profile,
             tokens: seen.tokens,
             cost,
             not_before,
@@ -395,7 +403,10 @@ impl Scheduler {
         match outcome {
             Outcome::Finished => {
                 self.out_of_line(seq);
-                if self.jobs.remove(&seq).is_some() {
+                if let Some(job) = self.jobs.remove(&seq) {
+                    if let Some(used) = used {
+                        self.lengths.learn(job.profile, used.output);
+                    }
                     self.leases.remove(&seq);
                 } else {
                     // The index may yet show it, late. The trace of the lease may go without a word.
@@ -670,6 +681,9 @@ impl Scheduler {
     /// Tells the ring what a flow would run next.
     fn refresh(&mut self, pool: PoolIx, priority: Priority, tenant: TenantIx) {
         let head = self.lanes.head(pool, priority, tenant);
+        if let Some(seq) = head {
+            self.estimate(seq);
+        }
         let at_cap = self.tenants.in_flight(tenant) >= self.config.tenant_in_flight_max.max(1);
         let ring = self.lanes.ring(pool, priority);
         let flow = FlowKey(tenant.0);
@@ -691,6 +705,16 @@ impl Scheduler {
                 );
             }
             _ => ring.rest(flow),
+        }
+    }
+
+    /// Sets aside for a job what such jobs were seen to take.
+    fn estimate(&mut self, seq: JobSeq) {
+        if let Some(job) = self.jobs.get_mut(&seq)
+            && let Some(output) = self.lengths.expect(job.profile)
+        {
+            job.tokens.output = output;
+            job.cost = Cost::of(job.tokens, self.config.cost_weights);
         }
     }
 

@@ -8,6 +8,7 @@ use crate::breaker::{self, Breaker, Gate};
 use crate::drr::{Drr, FlowKey, Head, Weight};
 use crate::ids::{JobId, JobSeq, PoolId, TenantId, WorkerId};
 use crate::job::{Cost, Priority, Tokens};
+use crate::learn::Profile;
 use crate::limiter::{Limits, PoolLimits};
 use crate::share::{ShareRules, Shares, Waiting};
 
@@ -26,6 +27,7 @@ pub(super) struct Job {
     pub(super) tenant: TenantIx,
     pub(super) priority: Priority,
     pub(super) pool: PoolIx,
+    pub(super) profile: Profile,
     pub(super) tokens: Tokens,
     pub(super) cost: Cost,
     pub(super) not_before: Millis,

@@ -111,6 +111,8 @@ fn seen(seq: u64, priority: Priority, tenant: &str) -> JobSeen {
         priority,
         tenant: TenantId::parse(tenant).unwrap(),
         job: JobId::parse(&format!("job-{seq}")).unwrap(),
+        kind: Kind::parse("tags").unwrap(),
+        model: ModelId::parse("claude-haiku-4-5").unwrap(),
         pool: PoolId::parse("haiku").unwrap(),
         tokens: Tokens {
             input: 500,
@@ -975,4 +977,26 @@ fn what_the_upstream_says_remains_holds_after_the_refund_too() {
         revision,
     });
     assert_eq!(world.scheduler.snapshot(0).pools[0].left[2], 7);
+}
+
+#[test]
+fn what_is_set_aside_follows_what_such_jobs_took() {
+    let mut world = World::new(config());
+    world.worker("w", 1);
+    for seq in 1..=3 {
+        world.job(seq, Priority::Batch, "acme");
+    }
+    let first = world.grants();
+    assert_eq!(first[0].tokens.output, 100, "the producer's estimate");
+    let used = Some(Tokens {
+        input: 500,
+        output: 4_000,
+    });
+    world.settle(&first[0], Outcome::Finished, used);
+    // The head was estimated before; the one after it knows.
+    let second = world.grants();
+    world.settle(&second[0], Outcome::Finished, used);
+    let third = world.grants();
+    assert_eq!(third[0].tokens.output, 4_000);
+    assert_eq!(third[0].cost, Cost(20_500));
 }
