@@ -145,11 +145,13 @@ impl Publisher {
         let id = Uuid::now_v7();
         let mut headers = HeaderMap::new();
         headers.insert(header::LINE, parcel.line.to_string());
-        if parcel.is_named_by_us {
+        let mut payload = parcel.body.clone();
+        let is_apart = payload.len() > self.inline_bytes_max;
+        // The producer tells what became of a body apart under this id, even if it will not read it.
+        if parcel.is_named_by_us || is_apart {
             headers.insert(header::JOB, parcel.job.as_str());
         }
-        let mut payload = parcel.body.clone();
-        if payload.len() > self.inline_bytes_max {
+        if is_apart {
             let name = format!("{}.{id}", parcel.tenant);
             self.payloads.put(&name, &payload, LINE_BYTES_MAX).await?;
             headers.insert(header::CLAIM, name);

@@ -106,6 +106,7 @@ async fn a_line_too_large_for_a_message_goes_to_the_store() {
     let claim = Mutex::new(String::new());
     take_submissions(&server.nats, 1, |message| {
         assert!(message.payload.is_empty());
+        assert_eq!(header(&message, "Fl-Job"), Some("big"));
         *claim.lock().unwrap() = header(&message, "Fl-Claim").unwrap().to_owned();
         async {}
     })
