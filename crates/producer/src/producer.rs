@@ -24,7 +24,7 @@ use tracing::{Instrument, Span, field};
 use crate::intake::{Arrival, Body, Claim, Decision, Intake};
 use crate::quarantine::{Quarantine, Stranded};
 use crate::store::{Outcome, Store, Submitted};
-use crate::trouble::{Bursts, Trouble, delay};
+use crate::trouble::{Bursts, Trouble, delay, with_causes};
 
 /// Bodies from this size on are parsed on a thread of their own, so that other submissions need
 /// not wait.
@@ -150,7 +150,7 @@ impl Producer {
             Ok(0) => {}
             Ok(buried) => tracing::warn!(buried, "buried submissions that cannot be received"),
             Err(error) => {
-                let error: &dyn std::error::Error = &error;
+                let error = with_causes(&error);
                 tracing::debug!(error, "cannot look for submissions that cannot be received");
             }
         }
@@ -184,9 +184,8 @@ impl Producer {
 
     fn complain(&self, delivery: &Delivery, trouble: &Trouble) {
         if let Some(silent) = self.shared.bursts.note(Instant::now()) {
-            let error: &dyn std::error::Error = trouble;
             tracing::warn!(
-                error,
+                error = with_causes(trouble),
                 seq = delivery.seq,
                 delivery = delivery.count,
                 silent,

@@ -40,6 +40,12 @@ pub(crate) enum Trouble {
     CutOff,
 }
 
+/// An error with all its causes in one line.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |line, cause| format!("{line}: {cause}"))
+}
+
 /// Pause before delivery `count` + 1: doubles from one second.
 pub(crate) fn delay(count: u64) -> Duration {
     let exponent = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -75,6 +81,19 @@ impl Bursts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trouble_is_told_with_its_cause() {
+        let cause = WriteError::Unknown {
+            subject: "fl.jobs.batch.acme".to_owned(),
+        };
+        let told = with_causes(&Trouble::from(cause));
+        assert_eq!(
+            told,
+            "a message or key could not be stored for certain: fl.jobs.batch.acme: no ack in \
+             time; the write may or may not be stored"
+        );
+    }
 
     #[test]
     fn delays_double_up_to_the_limit() {
