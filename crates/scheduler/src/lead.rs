@@ -35,8 +35,9 @@ pub(crate) struct Context {
 /// Time until which the current term may act.
 pub(crate) type Trust = latest::Receiver<Millis>;
 
-/// A write that failed is not repeated faster than this.
-const WRITE_RETRY: Duration = Duration::from_millis(50);
+/// A write that failed is not repeated faster than this: at first, and after many failures in a row.
+const WRITE_RETRY_MIN: Duration = Duration::from_millis(50);
+const WRITE_RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// How long the given-up lease stays visible.
 const RELEASED_KEEP: Duration = Duration::from_secs(60);
@@ -101,6 +102,8 @@ struct Candidate {
     /// Writes and reads under way: at most one write, and a read.
     outcomes: FuturesUnordered<BoxFuture<'static, Option<Event>>>,
     term: Option<RunningTerm>,
+    /// Writes in a row with no clear outcome.
+    failures: u32,
 }
 
 impl Candidate {
@@ -113,12 +116,18 @@ impl Candidate {
             holder: format!("scheduler-{:016x}", rand::random::<u64>()),
             outcomes: FuturesUnordered::new(),
             term: None,
+            failures: 0,
             clock,
             context: Arc::new(context),
         }
     }
 
     async fn apply(&mut self, event: Event) {
+        match event {
+            Event::Unknown => self.failures = self.failures.saturating_add(1),
+            Event::Stored { .. } | Event::Refused => self.failures = 0,
+            Event::Seen(_) | Event::Tick => {}
+        }
         let effects = self.election.handle(self.clock.now(), event);
         for effect in effects {
             match effect {
@@ -146,6 +155,7 @@ impl Candidate {
         };
         let value = Bytes::from(serde_json::to_vec(&leader).expect("a leader is plain data"));
         let ttl = Duration::from_millis(self.context.options.times.ttl);
+        let pause = retry_pause(self.failures);
         let (bucket, key, clock) = (self.bucket.clone(), self.key, self.clock);
         self.outcomes.push(Box::pin(async move {
             let sent = clock.now();
@@ -158,7 +168,7 @@ impl Candidate {
                 Err(WriteError::Conflict { .. }) => Some(Event::Refused),
                 Err(error) => {
                     tracing::warn!(%error, "cannot write the lease");
-                    tokio::time::sleep(WRITE_RETRY).await;
+                    tokio::time::sleep(pause).await;
                     match bucket.confirm(key, &Content::Live(value), expected).await {
                         Ok(Confirmed::Landed(revision)) => Some(Event::Stored {
                             sent,
@@ -242,6 +252,13 @@ impl Candidate {
     }
 }
 
+/// The pause before a failed write is looked after, which grows with the failures before it: a store
+/// that refuses everything is not asked twenty times a second.
+fn retry_pause(failures: u32) -> Duration {
+    let factor = 2_u32.saturating_pow(failures);
+    WRITE_RETRY_MIN.saturating_mul(factor).min(WRITE_RETRY_MAX)
+}
+
 fn seen(entry: Option<&Entry>) -> Seen {
     match entry {
         None => Seen {
@@ -252,5 +269,16 @@ fn seen(entry: Option<&Entry>) -> Seen {
             revision: entry.revision.0,
             held: entry.value().is_some(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_goes_on_refusing_is_asked_less_often() {
+        let pauses = [0, 1, 2, 4, 5, u32::MAX].map(|failures| retry_pause(failures).as_millis());
+        assert_eq!(pauses, [50, 100, 200, 800, 1_000, 1_000]);
     }
 }
