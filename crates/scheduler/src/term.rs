@@ -5,6 +5,7 @@
 //! once, and starts what was decided. Grants are stored before their worker hears of them; many
 //! are under way at once, bounded by the workers' slots.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -20,6 +21,7 @@ use fairlane_wire::lease::{Grant, Lease, Ready};
 use fairlane_wire::{WhyAnswer, WhyRequest};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::aside;
@@ -41,6 +43,9 @@ pub(crate) struct Shell {
 
 /// Events taken at once: enough to decide seldom under load, few enough to stay responsive.
 const BATCH: usize = 512;
+
+/// Jobs put aside at the same time; grants go on beside them.
+const ASIDES_MAX: usize = 32;
 
 /// Gauges are set this often.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
@@ -73,6 +78,8 @@ struct Leader {
     ready: async_nats::Subscriber,
     questions: async_nats::Subscriber,
     outcomes: FuturesUnordered<BoxFuture<'static, Event>>,
+    /// Turns of jobs that are put aside: thousands may miss their deadline at once.
+    asides: Arc<Semaphore>,
     /// The books, unless they are being saved.
     books: Option<Books>,
     saving: Option<BoxFuture<'static, Books>>,
@@ -110,6 +117,7 @@ impl Leader {
             ready: ready.context("cannot listen for workers")?,
             questions: questions.context("cannot listen for questions")?,
             outcomes: FuturesUnordered::new(),
+            asides: Arc::new(Semaphore::new(ASIDES_MAX)),
             books: Some(books),
             saving: None,
             core,
@@ -299,7 +307,10 @@ impl Leader {
                     let nats = self.shell.nats.clone();
                     let keep = self.shell.options.results_keep;
                     let clock = self.shell.clock;
+                    let turns = self.asides.clone();
                     self.outcomes.push(Box::pin(async move {
+                        // Never closed; without a turn it would only be less patient.
+                        let _turn = turns.acquire_owned().await;
                         match aside::put_aside(&nats, keep, seq, why, clock.now()).await {
                             Ok(()) => Event::PutAside { seq },
                             Err(error) => {

@@ -63,3 +63,64 @@ async fn a_waiting_job_says_what_it_waits_for() {
     assert_eq!(answer["reason"], "done", "{text}");
     drop(worker);
 }
+
+#[tokio::test]
+async fn jobs_whose_deadline_passes_while_they_wait_become_letters_and_hold_up_nobody() {
+    let fleet = Fleet::start(
+        PROGRAM,
+        Setup {
+            workers: 0,
+            ..Setup::default()
+        },
+    )
+    .await;
+    let soon = std::time::SystemTime::now() + std::time::Duration::from_secs(3);
+    let soon = soon
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_millis();
+    for number in 0..200 {
+        let body = job(&format!("late-{number}"), "tags");
+        let body = body.replacen('{', &format!("{{\"deadline_ms\":{soon},"), 1);
+        fleet.publish("acme", body).await;
+    }
+    fleet.publish("bolt", job("in-time", "tags")).await;
+    let stream = fleet.client().names.jobs_stream();
+    eventually(
+        PATIENCE,
+        "the deadline to pass with all jobs queued",
+        || async {
+            let mut stream = fleet
+                .client()
+                .jetstream
+                .get_stream(&stream)
+                .await
+                .map_err(|e| e.to_string())?;
+            let queued = stream
+                .info()
+                .await
+                .map_err(|e| e.to_string())?
+                .state
+                .messages;
+            let now = std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap();
+            if queued == 201 && now.as_millis() > soon {
+                Ok(())
+            } else {
+                Err(format!("{queued} queued"))
+            }
+        },
+    )
+    .await;
+    let _worker = fleet.spawn("worker");
+    fleet.phase("bolt", "in-time", Phase::Done).await;
+    let books = fleet.settled().await;
+    assert_eq!(
+        (books.in_phase(Phase::Failed), books.letters, books.calls),
+        (200, 200, 1),
+        "{books:?}"
+    );
+    let record = fleet.record("acme", "late-0").await.unwrap();
+    assert_eq!(record.failure.unwrap().reason.as_str(), "expired");
+}
