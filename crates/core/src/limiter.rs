@@ -12,6 +12,9 @@ use crate::job::Tokens;
 
 const PER_TOKEN: i64 = 60_000;
 
+/// The largest debt that is taken over from an earlier leader.
+const OVERDRAWN_MINUTES_MAX: i64 = 10;
+
 /// How long a pool is refilled at half the rate after a pause.
 pub const RAMP: Millis = 10_000;
 
@@ -38,7 +41,7 @@ impl Bucket {
     pub fn new(per_minute: u64, now: Millis) -> Self {
         let per_minute = i64::try_from(per_minute)
             .unwrap_or(i64::MAX)
-            .clamp(1, i64::MAX / PER_TOKEN / 4);
+            .clamp(1, i64::MAX / PER_TOKEN / 40);
         Self {
             per_minute,
             level: per_minute * PER_TOKEN / 6,
@@ -48,11 +51,13 @@ impl Bucket {
 
     /// Lets the time since the last call refill the bucket. A clock that steps back adds nothing.
     pub fn refill(&mut self, now: Millis) {
-        let passed = i64::try_from(now.saturating_sub(self.at))
-            .unwrap_or(i64::MAX)
-            .min(60_000);
+        let passed = i64::try_from(now.saturating_sub(self.at)).unwrap_or(i64::MAX);
         self.at = self.at.max(now);
-        self.level = (self.level + passed * self.per_minute).min(self.per_minute * PER_TOKEN);
+        let refilled = passed.saturating_mul(self.per_minute);
+        self.level = self
+            .level
+            .saturating_add(refilled)
+            .min(self.per_minute * PER_TOKEN);
     }
 
     /// Leaves what gathers in half a second, at most: with the first second's refill at half the
@@ -115,7 +120,8 @@ impl Bucket {
     #[must_use]
     pub fn restored(per_minute: u64, tokens: i64, at: Millis) -> Self {
         let fresh = Self::new(per_minute, at);
-        let lowest = i64::MIN / PER_TOKEN / 4;
+        // More than minutes of debt is no debt that a call can have left.
+        let lowest = fresh.per_minute.saturating_mul(-OVERDRAWN_MINUTES_MAX);
         let level = tokens.clamp(lowest, fresh.per_minute) * PER_TOKEN;
         Self { level, ..fresh }
     }
@@ -297,6 +303,15 @@ impl PoolLimits {
         }
     }
 
+    /// Begins slowly again: the pool was closed for another reason than a pause.
+    pub fn reopen(&mut self, now: Millis) {
+        self.refill(now);
+        self.buckets()
+            .into_iter()
+            .for_each(|bucket| bucket.begin_anew(now));
+        self.ramp_from = Some(now);
+    }
+
     /// End of the pause, in the past if there is none.
     #[must_use]
     pub fn paused_until(&self) -> Millis {
@@ -416,6 +431,18 @@ mod tests {
         );
         pool.observe(seen(1_200, 3), 0);
         assert_eq!(pool.requests.tokens(), 3);
+    }
+
+    #[test]
+    fn a_debt_beyond_reason_is_not_taken_over() {
+        let limits = Limits {
+            requests: 60,
+            input_tokens: 600,
+            output_tokens: 600,
+        };
+        let mut pool = PoolLimits::restored(limits, [i64::MIN, -1_000_000, 7], 0, 0);
+        assert_eq!(pool.left(0), [-600, -6_000, 7]);
+        assert_eq!(pool.room(Tokens::default(), 11 * 60_000), Ok(()));
     }
 
     #[test]

@@ -74,6 +74,9 @@ impl ShareRules {
     }
 }
 
+/// The most that is taken over from an earlier leader: a thousand cost units.
+const OWED_MAX: i64 = 1_000 * 1_000 * 1_000;
+
 /// Who goes next between priorities.
 #[derive(Debug, Clone, Default)]
 pub struct Shares {
@@ -102,7 +105,8 @@ impl Shares {
 
     /// Takes over what each priority is owed.
     pub fn restore(&mut self, owed: [i64; 3]) {
-        self.credit = owed;
+        // Far more than corrections can leave behind, and far from where sums overflow.
+        self.credit = owed.map(|owed| owed.clamp(-OWED_MAX, OWED_MAX));
     }
 
     /// The priority to serve next, among those that wait.

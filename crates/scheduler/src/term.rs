@@ -380,24 +380,38 @@ struct Granting {
     ttl: Duration,
 }
 
+/// Why a credit is not stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NotStored {
+    /// Its lease is at another revision.
+    Refused,
+    /// The bucket takes no writes now.
+    Failed,
+}
+
 impl Granting {
     async fn run(self, credit: Credit, expected: Revision) -> Event {
         let seq = credit.seq;
         let credit = convert::credit_to_wire(credit);
         match self.store(&credit, expected).await {
-            Some(revision) => {
+            Ok(revision) => {
                 self.send(credit, revision).await;
                 Event::GrantStored {
                     seq,
                     revision: revision.0,
                 }
             }
-            None => Event::GrantRefused { seq },
+            Err(NotStored::Refused) => Event::GrantRefused { seq },
+            Err(NotStored::Failed) => Event::GrantFailed { seq },
         }
     }
 
-    /// The revision under which the credit is stored, or None if it is not.
-    async fn store(&self, credit: &fairlane_wire::Credit, expected: Revision) -> Option<Revision> {
+    /// The revision under which the credit is stored.
+    async fn store(
+        &self,
+        credit: &fairlane_wire::Credit,
+        expected: Revision,
+    ) -> Result<Revision, NotStored> {
         let key = Namespace::lease_key(credit.seq);
         let lease = Lease::Granted(credit.clone());
         let value = bytes::Bytes::from(serde_json::to_vec(&lease).expect("a lease is plain data"));
@@ -411,7 +425,7 @@ impl Granting {
                 .await
         };
         match stored {
-            Ok(revision) => Some(revision),
+            Ok(revision) => Ok(revision),
             // What a marker or tombstone leaves behind goes away without a word after a while, and
             // then the revision to expect is none. Without this the job would never run again.
             Err(WriteError::Conflict { .. })
@@ -422,9 +436,9 @@ impl Granting {
                     .credits
                     .put_if(&key, value, absent, Some(self.ttl))
                     .await;
-                stored.ok()
+                stored.map_err(|_| NotStored::Refused)
             }
-            Err(WriteError::Conflict { .. }) => None,
+            Err(WriteError::Conflict { .. }) => Err(NotStored::Refused),
             Err(error) => {
                 tracing::warn!(seq = credit.seq.0, %error, "cannot store a credit");
                 match self
@@ -432,8 +446,9 @@ impl Granting {
                     .confirm(&key, &Content::Live(value), expected)
                     .await
                 {
-                    Ok(Confirmed::Landed(revision)) => Some(revision),
-                    Ok(Confirmed::Pending | Confirmed::Overtaken(_)) | Err(_) => None,
+                    Ok(Confirmed::Landed(revision)) => Ok(revision),
+                    Ok(Confirmed::Overtaken(_)) => Err(NotStored::Refused),
+                    Ok(Confirmed::Pending) | Err(_) => Err(NotStored::Failed),
                 }
             }
         }
@@ -499,16 +514,20 @@ mod tests {
         let gone = Revision(5);
         let stored = granting.store(&credit(), gone).await;
         let stored = stored.expect("nobody holds the lease");
-        assert_eq!(granting.store(&credit(), gone).await, None, "held by now");
+        assert_eq!(
+            granting.store(&credit(), gone).await,
+            Err(NotStored::Refused),
+            "held by now"
+        );
         let tombstone = credits
             .tombstone_if("17", stored, bytes::Bytes::new(), ttl)
             .await
             .unwrap();
         assert_eq!(
             granting.store(&credit(), gone).await,
-            None,
+            Err(NotStored::Refused),
             "a settlement that we have not seen yet is not overwritten"
         );
-        assert!(granting.store(&credit(), tombstone).await.is_some());
+        assert!(granting.store(&credit(), tombstone).await.is_ok());
     }
 }

@@ -90,6 +90,7 @@ fn seq_of(event: &Event) -> JobSeq {
         Event::LeaseEnded { seq, .. }
         | Event::GrantStored { seq, .. }
         | Event::GrantRefused { seq }
+        | Event::GrantFailed { seq }
         | Event::PutAside { seq }
         | Event::PutAsideFailed { seq } => *seq,
         Event::Worker { .. } | Event::Tick => JobSeq(0),
@@ -104,6 +105,7 @@ fn revision_of(event: &Event) -> u64 {
         Event::Job(_)
         | Event::GrantStored { .. }
         | Event::GrantRefused { .. }
+        | Event::GrantFailed { .. }
         | Event::Worker { .. }
         | Event::PutAside { .. }
         | Event::PutAsideFailed { .. }
@@ -736,6 +738,7 @@ impl Run {
             Event::Job(_)
             | Event::GrantStored { .. }
             | Event::GrantRefused { .. }
+            | Event::GrantFailed { .. }
             | Event::Worker { .. }
             | Event::PutAside { .. }
             | Event::PutAsideFailed { .. }

@@ -131,6 +131,8 @@ pub enum Event {
     LeaseEnded { seq: JobSeq, revision: u64 },
     /// Our grant is stored.
     GrantStored { seq: JobSeq, revision: u64 },
+    /// Our grant could not be stored, for no reason of its own: the store takes nothing now.
+    GrantFailed { seq: JobSeq },
     /// Our grant was refused: somebody else holds the lease, at a revision we will yet see.
     GrantRefused { seq: JobSeq },
     /// A worker announced itself.
@@ -184,6 +186,8 @@ pub struct Scheduler {
     timers: std::collections::BTreeSet<(Millis, JobSeq)>,
     /// What is booked already: everything up to the snapshot we began with.
     booked: Booked,
+    /// Nothing is granted before, because nothing could be stored.
+    hold_until: Millis,
     /// When a pool that has work will have room.
     room_at: Option<Millis>,
     now: Millis,
@@ -195,6 +199,9 @@ const RETRY_AFTER: Millis = 1_000;
 
 /// A job that ended before the index showed it is remembered for this long.
 const TRACE_KEEP: Millis = 60_000;
+
+/// How long nothing is granted after a grant could not be stored.
+const HOLD: Millis = 1_000;
 
 impl Scheduler {
     /// A scheduler that begins its `term` knowing nothing.
@@ -211,6 +218,7 @@ impl Scheduler {
             fleet: Fleet::default(),
             timers: std::collections::BTreeSet::new(),
             booked: Booked::default(),
+            hold_until: 0,
             room_at: None,
             now,
             effects: Vec::new(),
@@ -236,6 +244,10 @@ impl Scheduler {
             Event::LeaseEnded { seq, revision } => self.lease_ended(seq, revision),
             Event::GrantStored { seq, revision } => self.grant_stored(seq, revision),
             Event::GrantRefused { seq } => self.grant_refused(seq),
+            Event::GrantFailed { seq } => {
+                self.hold_until = self.now + HOLD;
+                self.grant_refused(seq);
+            }
             Event::Worker {
                 worker,
                 slots,
@@ -258,6 +270,10 @@ impl Scheduler {
         self.now = self.now.max(now);
         self.wake_timers();
         self.room_at = None;
+        if self.now < self.hold_until {
+            self.room_at = Some(self.hold_until);
+            return std::mem::take(&mut self.effects);
+        }
         while let Some(worker) = self
             .fleet
             .most_free(self.now, self.config.worker_silence_max)
@@ -561,7 +577,13 @@ impl Scheduler {
         let tenant = TenantKey(self.tenants.index(&credit.tenant).0);
         let breaker = self.pools.breaker(pool);
         match (is_probe, sample) {
-            (true, Some(sample)) => breaker.probe_ended(sample, now),
+            (true, Some(sample)) => {
+                breaker.probe_ended(sample, now);
+                if breaker.gate(now) == Gate::Closed {
+                    // Everybody who waited would come at once.
+                    self.pools.limits(pool).reopen(now);
+                }
+            }
             (true, None) => breaker.probe_lost(now),
             (false, Some(sample)) => {
                 breaker.record(sample, tenant, now);

@@ -1000,3 +1000,49 @@ fn what_is_set_aside_follows_what_such_jobs_took() {
     assert_eq!(third[0].tokens.output, 4_000);
     assert_eq!(third[0].cost, Cost(20_500));
 }
+
+#[test]
+fn a_store_that_takes_nothing_is_not_asked_for_every_job_at_once() {
+    let mut world = World::new(config());
+    world.worker("w", 10);
+    for seq in 1..=100 {
+        world.job(seq, Priority::Batch, "acme");
+    }
+    assert_eq!(world.scheduler.dispatch(0).len(), 10);
+    for seq in 1..=10 {
+        world.event(Event::GrantFailed { seq: JobSeq(seq) });
+    }
+    assert_eq!(world.scheduler.live(), 0);
+    assert_eq!(world.scheduler.dispatch(HOLD - 1), []);
+    assert_eq!(world.scheduler.next_deadline(), Some(HOLD));
+    assert_eq!(world.scheduler.dispatch(HOLD).len(), 10);
+}
+
+#[test]
+fn a_pool_whose_breaker_closes_begins_slowly() {
+    let limits = Limits {
+        requests: 600,
+        input_tokens: 6_000_000,
+        output_tokens: 6_000_000,
+    };
+    let mut world = World::new(Config {
+        default_limits: limits,
+        ..config()
+    });
+    world.worker("w", 200);
+    for seq in 1..=200 {
+        world.job(seq, Priority::Batch, "acme");
+    }
+    for credit in &world.grants() {
+        world.sample(credit, Sample::Bad);
+    }
+    world.now = 90_000;
+    world.worker("w", 200);
+    let probe = world.grants();
+    assert_eq!(probe.len(), 1);
+    world.sample(&probe[0], Sample::Good);
+    let first = world.grants().len();
+    // Half a second of ten a second, though a minute's worth had gathered; and the probe's own
+    // request, which was not used.
+    assert_eq!(first, 6);
+}
