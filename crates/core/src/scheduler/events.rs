@@ -1,0 +1,317 @@
+//! What each event changes. Revisions decide what is news: a replay changes nothing.
+
+use super::picture::{Job, Lease, LeaseState, PoolIx};
+use super::{Credit, JobSeen, Outcome, RETRY_AFTER, Scheduler, Settlement, TRACE_KEEP};
+use crate::breaker::{Gate, Sample, TenantKey};
+use crate::ids::JobSeq;
+use crate::job::Cost;
+
+impl Scheduler {
+    pub(super) fn job_seen(&mut self, seen: JobSeen) {
+        if self.jobs.contains_key(&seen.seq) {
+            return;
+        }
+        if matches!(
+            self.leases.get(&seen.seq),
+            Some(Lease {
+                state: LeaseState::Finished,
+                ..
+            })
+        ) {
+            self.leases.remove(&seen.seq);
+            return;
+        }
+        let pool = self.pool(&seen.pool);
+        let tenant = self.tenants.index(&seen.tenant);
+        let profile = self.lengths.profile(tenant.0, &seen.kind, &seen.model);
+        let cost = Cost::of(seen.tokens, self.config.cost_weights);
+        let not_before = seen.not_before.unwrap_or(0);
+        // Parked before our time: its next credit is not its first.
+        let deliveries = match self.leases.get(&seen.seq).map(|lease| &lease.state) {
+            Some(&LeaseState::Parked { delivery, .. }) => delivery,
+            Some(LeaseState::Held { .. } | LeaseState::Over | LeaseState::Finished) | None => 0,
+        };
+        let job = Job {
+            job: seen.job,
+            tenant,
+            priority: seen.priority,
+            pool,
+            profile,
+            tokens: seen.tokens,
+            cost,
+            not_before,
+            deadline: seen.deadline,
+            deliveries,
+            lost: 0,
+            leaving: false,
+        };
+        self.jobs.insert(seen.seq, job);
+        self.line_up(seen.seq);
+    }
+
+    pub(super) fn held(&mut self, credit: Credit, started: bool, revision: u64) {
+        let seq = credit.seq;
+        if !self.is_news(seq, revision) {
+            return;
+        }
+        match self.leases.get_mut(&seq) {
+            // A renewal, or the sight of our own grant being stored.
+            Some(lease) if lease.holds(&credit) => lease.stored_as(revision, started),
+            _ => {
+                self.drop_lease(seq);
+                self.charge(&credit);
+                let tenant = self.tenants.index(&credit.tenant);
+                if credit.term == self.term {
+                    // Ours, though we were told it was not stored: its charge was taken back.
+                    let (pool, weight) = (self.pool(&credit.pool), self.weight(&credit.tenant));
+                    self.lanes
+                        .correct(pool, credit.priority, tenant, weight, credit.cost);
+                }
+                self.leases
+                    .insert(seq, Lease::held(revision, credit, started));
+                self.out_of_line(seq);
+                self.refresh_tenant(tenant);
+            }
+        }
+    }
+
+    pub(super) fn put_aside(&mut self, seq: JobSeq) {
+        self.out_of_line(seq);
+        self.jobs.remove(&seq);
+        // A credit of another leader that a worker holds meanwhile comes to its own end.
+        let is_held = matches!(
+            self.leases.get(&seq),
+            Some(Lease {
+                state: LeaseState::Held { .. },
+                ..
+            })
+        );
+        if !is_held {
+            self.leases.remove(&seq);
+        }
+    }
+
+    pub(super) fn settled(&mut self, settlement: Settlement, revision: u64) {
+        let Settlement {
+            credit,
+            outcome,
+            used,
+            observed,
+            pause_until,
+            sample,
+        } = settlement;
+        let seq = credit.seq;
+        if !self.is_news(seq, revision) {
+            return;
+        }
+        let pool = self.pool(&credit.pool);
+        let is_booked = self.booked.settlement(revision);
+        if !is_booked {
+            self.judge(pool, &credit, sample);
+        }
+        if self
+            .leases
+            .get(&seq)
+            .is_some_and(|lease| lease.holds(&credit))
+        {
+            self.refund(&credit, used);
+        } else {
+            // Granted and settled before our time.
+            self.drop_lease(seq);
+            if !is_booked {
+                self.book_late(pool, &credit, used);
+            }
+        }
+        // After the refund: what the upstream says remains is an upper bound on the whole.
+        if !is_booked {
+            let limits = self.pools.limits(pool);
+            limits.observe(observed, self.now);
+            if let Some(until) = pause_until {
+                limits.pause(until);
+            }
+        }
+        match outcome {
+            Outcome::Finished => {
+                self.out_of_line(seq);
+                if let Some(job) = self.jobs.remove(&seq) {
+                    if let Some(used) = used {
+                        self.lengths.learn(job.profile, used.output);
+                    }
+                    self.leases.remove(&seq);
+                } else {
+                    // The index may yet show it, late. The trace of the lease may go without a word.
+                    self.timers.insert((self.now + TRACE_KEEP, seq));
+                    self.leases.insert(
+                        seq,
+                        Lease {
+                            revision,
+                            state: LeaseState::Finished,
+                        },
+                    );
+                }
+            }
+            Outcome::Returned => {
+                self.count_deliveries(seq, credit.delivery.saturating_sub(1));
+                self.back_in_line(seq, revision);
+            }
+            Outcome::Parked { until } => {
+                self.leases.insert(
+                    seq,
+                    Lease {
+                        revision,
+                        state: LeaseState::Parked {
+                            until,
+                            delivery: credit.delivery,
+                        },
+                    },
+                );
+                self.count_deliveries(seq, credit.delivery);
+                self.out_of_line(seq);
+                self.timers.insert((until, seq));
+            }
+        }
+    }
+
+    pub(super) fn lease_ended(&mut self, seq: JobSeq, revision: u64) {
+        // A watch that finds a lease gone without a trace reports the revision it knew it by.
+        let left_no_trace = self
+            .leases
+            .get(&seq)
+            .is_some_and(|lease| lease.revision == revision && lease.is_in_bucket());
+        if !left_no_trace && !self.is_news(seq, revision) {
+            return;
+        }
+        let revision = if left_no_trace { 0 } else { revision };
+        match self.leases.remove(&seq).map(|lease| lease.state) {
+            Some(LeaseState::Held {
+                credit,
+                stored: true,
+                started: true,
+            }) => {
+                // Whether the call was made, and paid, nobody knows: it stays charged.
+                let pool = self.pool(&credit.pool);
+                self.judge(pool, &credit, None);
+                self.fleet.free(&credit.worker);
+                let tenant = self.tenants.index(&credit.tenant);
+                self.tenants.landed(tenant);
+                self.refresh_tenant(tenant);
+                self.count_deliveries(seq, credit.delivery);
+                if let Some(job) = self.jobs.get_mut(&seq) {
+                    job.lost += 1;
+                }
+            }
+            // Its worker never began, so nothing was called.
+            Some(LeaseState::Held {
+                credit,
+                stored: true,
+                started: false,
+            }) => {
+                self.refund(&credit, None);
+                self.count_deliveries(seq, credit.delivery);
+            }
+            // An older lease ended while our grant was on its way; the grant will be refused.
+            Some(LeaseState::Held {
+                credit,
+                stored: false,
+                ..
+            }) => self.refund(&credit, None),
+            Some(LeaseState::Parked { .. } | LeaseState::Over | LeaseState::Finished) | None => {}
+        }
+        self.back_in_line(seq, revision);
+    }
+
+    /// Nobody holds the lease any more; `revision` is what a new grant replaces.
+    pub(super) fn back_in_line(&mut self, seq: JobSeq, revision: u64) {
+        // Without a job there will be no grant, and traces of leases must not pile up. Should the
+        // index show the job later, storing its grant finds the revision by itself.
+        if self.jobs.contains_key(&seq) {
+            let state = LeaseState::Over;
+            self.leases.insert(seq, Lease { revision, state });
+            self.line_up(seq);
+        } else {
+            self.leases.remove(&seq);
+        }
+    }
+
+    pub(super) fn grant_stored(&mut self, seq: JobSeq, revision: u64) {
+        if let Some(lease) = self.leases.get_mut(&seq)
+            && lease.revision < revision
+        {
+            lease.stored_as(revision, false);
+        }
+    }
+
+    pub(super) fn grant_refused(&mut self, seq: JobSeq) {
+        // If the true holder was seen meanwhile, there is nothing of ours left to undo.
+        let Some(Lease {
+            state:
+                LeaseState::Held {
+                    credit,
+                    stored: false,
+                    ..
+                },
+            ..
+        }) = self.leases.get(&seq)
+        else {
+            return;
+        };
+        let credit = credit.clone();
+        // The trace of an older lease that we wanted to replace goes after a while, without a word.
+        // Storing over no lease finds such a trace by itself, and is refused by a living lease.
+        let revision = 0;
+        let until = self.now + RETRY_AFTER;
+        let delivery = credit.delivery.saturating_sub(1);
+        self.refund(&credit, None);
+        self.leases.insert(
+            seq,
+            Lease {
+                revision,
+                state: LeaseState::Parked { until, delivery },
+            },
+        );
+        self.timers.insert((until, seq));
+    }
+
+    /// Whether `revision` of the lease on `seq` is newer than what we know. Revisions count over
+    /// all leases and are seen in order, so one that is not the highest so far is a replay.
+    pub(super) fn is_news(&mut self, seq: JobSeq, revision: u64) -> bool {
+        if revision <= self.revision_seen {
+            return false;
+        }
+        self.revision_seen = revision;
+        self.leases
+            .get(&seq)
+            .is_none_or(|lease| lease.revision < revision)
+    }
+
+    /// Tells the breaker of a pool how a call ended; without a sample it says nothing.
+    pub(super) fn judge(&mut self, pool: PoolIx, credit: &Credit, sample: Option<Sample>) {
+        let now = self.now;
+        let is_probe = self.pools.probe(pool) == Some(credit.seq);
+        let tenant = TenantKey(self.tenants.index(&credit.tenant).0);
+        let breaker = self.pools.breaker(pool);
+        match (is_probe, sample) {
+            (true, Some(sample)) => {
+                breaker.probe_ended(sample, now);
+                if breaker.gate(now) == Gate::Closed {
+                    // Everybody who waited would come at once.
+                    self.pools.limits(pool).reopen(now);
+                }
+            }
+            (true, None) => breaker.probe_lost(now),
+            (false, Some(sample)) => {
+                breaker.record(sample, tenant, now);
+            }
+            (false, None) => {}
+        }
+        if is_probe {
+            self.pools.set_probe(pool, None);
+        }
+    }
+
+    pub(super) fn count_deliveries(&mut self, seq: JobSeq, deliveries: u32) {
+        if let Some(job) = self.jobs.get_mut(&seq) {
+            job.deliveries = deliveries;
+        }
+    }
+}
