@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::picture::{Job, Lease};
+use super::picture::{Job, Lease, PoolIx};
 use super::{Credit, Effect, PutAside, Scheduler};
 use crate::breaker::Gate;
 use crate::ids::{JobSeq, WorkerId};
-use crate::job::Priority;
 
 impl Scheduler {
     /// The job to run next, out of all pools that have room.
@@ -24,8 +23,10 @@ impl Scheduler {
         }
     }
 
+    /// One pass over the pools. Each names the job whose turn it is; when slots are short it is
+    /// shared among them as within a pool: by priority first, then by who has waited for a turn.
     fn candidate(&mut self) -> Option<Candidate> {
-        let mut best: Option<(Priority, u64, JobSeq)> = None;
+        let mut best: [Option<(u64, PoolIx, JobSeq)>; 3] = [None; 3];
         for pool in self.pools.all() {
             let Some((priority, tenant)) = self.lanes.next(pool) else {
                 continue;
@@ -40,9 +41,10 @@ impl Scheduler {
             let tokens = job.tokens;
             match self.pools.admits(pool, tokens, self.now) {
                 Ok(()) => {
-                    let rank = (priority, seq.0, seq);
+                    let rank = (self.pools.last_turn(pool), pool, seq);
+                    let best = &mut best[priority.index()];
                     if best.is_none_or(|best| rank < best) {
-                        best = Some(rank);
+                        *best = Some(rank);
                     }
                 }
                 Err(Some(at)) => {
@@ -52,7 +54,13 @@ impl Scheduler {
                 Err(None) => {}
             }
         }
-        best.map(|(_, _, seq)| Candidate::Run(seq))
+        let waiting = best.map(|best| best.is_some());
+        let priority = self.slot_shares.next(waiting)?;
+        let (_, pool, seq) = best[priority.index()]?;
+        self.slot_shares
+            .serve(priority, self.jobs[&seq].cost, waiting);
+        self.pools.took_turn(pool);
+        Some(Candidate::Run(seq))
     }
 
     fn why_aside(&self, job: &Job) -> Option<PutAside> {

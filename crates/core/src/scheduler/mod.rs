@@ -27,7 +27,7 @@ use crate::ids::{JobId, JobSeq, Kind, ModelId, PoolId, TenantId, Term, WorkerId}
 use crate::job::{Cost, CostWeights, Priority, Tokens};
 use crate::learn::OutputLengths;
 use crate::limiter::{Limits, Observation};
-use crate::share::ShareRules;
+use crate::share::{ShareRules, Shares};
 use snapshot::Booked;
 pub use snapshot::{Account, PoolState, Snapshot};
 pub use why::Why;
@@ -186,6 +186,8 @@ pub struct Scheduler {
     revision_seen: u64,
     lanes: Lanes,
     fleet: Fleet,
+    /// Shares of the priorities in the slots, between pools.
+    slot_shares: Shares,
     /// Jobs and leases that wait for a time.
     timers: std::collections::BTreeSet<(Millis, JobSeq)>,
     /// What is booked already: everything up to the snapshot we began with.
@@ -220,6 +222,7 @@ impl Scheduler {
             revision_seen: 0,
             lanes: Lanes::new(config.quantum, config.shares),
             fleet: Fleet::default(),
+            slot_shares: Shares::new(config.shares),
             timers: std::collections::BTreeSet::new(),
             booked: Booked::default(),
             hold_until: 0,

@@ -166,6 +166,7 @@ impl Tenants {
 #[derive(Debug, Default)]
 pub(super) struct Pools {
     pools: Vec<Pool>,
+    turns: u64,
 }
 
 #[derive(Debug)]
@@ -175,6 +176,8 @@ struct Pool {
     breaker: Breaker,
     /// The job that is out as the breaker's probe.
     probe: Option<JobSeq>,
+    /// Number of the turn in which it was served last.
+    last_turn: u64,
 }
 
 impl Pools {
@@ -194,6 +197,7 @@ impl Pools {
             limits: PoolLimits::new(limits, now),
             breaker: Breaker::new(breaker),
             probe: None,
+            last_turn: 0,
         });
         PoolIx(self.pools.len() - 1)
     }
@@ -212,6 +216,16 @@ impl Pools {
 
     pub(super) fn breaker(&mut self, pool: PoolIx) -> &mut Breaker {
         &mut self.pools[pool.0].breaker
+    }
+
+    /// Smaller: served longer ago.
+    pub(super) fn last_turn(&self, pool: PoolIx) -> u64 {
+        self.pools[pool.0].last_turn
+    }
+
+    pub(super) fn took_turn(&mut self, pool: PoolIx) {
+        self.turns += 1;
+        self.pools[pool.0].last_turn = self.turns;
     }
 
     pub(super) fn probe(&self, pool: PoolIx) -> Option<JobSeq> {

@@ -1046,3 +1046,51 @@ fn a_pool_whose_breaker_closes_begins_slowly() {
     // request, which was not used.
     assert_eq!(first, 6);
 }
+
+#[test]
+fn one_pools_critical_work_leaves_the_slots_shares_to_other_pools() {
+    let mut world = World::new(config());
+    world.worker("w", 1);
+    for seq in 1..=2_000 {
+        let (priority, pool) = match seq % 2 {
+            0 => (Priority::Critical, "haiku"),
+            _ => (Priority::Batch, "sonnet"),
+        };
+        let pool = PoolId::parse(pool).unwrap();
+        world.event(Event::Job(JobSeen {
+            pool,
+            ..seen(seq, priority, "acme")
+        }));
+    }
+    let mut batch = 0;
+    for _ in 0..1_000 {
+        let credit = world.grants().remove(0);
+        batch += i32::from(credit.priority == Priority::Batch);
+        world.settle(&credit, Outcome::Finished, Some(credit.tokens));
+    }
+    assert!((60..=75).contains(&batch), "{batch} of 1 000, 67 are due");
+}
+
+#[test]
+fn pools_of_one_priority_take_turns_whatever_their_backlogs() {
+    let mut world = World::new(config());
+    world.worker("w", 1);
+    for seq in 1..=500 {
+        world.job(seq, Priority::Batch, "acme");
+    }
+    let sonnet = PoolId::parse("sonnet").unwrap();
+    for seq in 501..=510 {
+        let pool = sonnet.clone();
+        world.event(Event::Job(JobSeen {
+            pool,
+            ..seen(seq, Priority::Batch, "acme")
+        }));
+    }
+    let mut fresh = 0;
+    for _ in 0..20 {
+        let credit = world.grants().remove(0);
+        fresh += i32::from(credit.pool == sonnet);
+        world.settle(&credit, Outcome::Finished, Some(credit.tokens));
+    }
+    assert_eq!(fresh, 10);
+}
