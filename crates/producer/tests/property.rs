@@ -72,10 +72,13 @@ async fn ends(bodies: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         sent.retain(|other| other != body);
         sent.push(body.clone());
     }
-    // A job of the same id with other bytes is a repetition as well.
+    // A job of the same id with other bytes is a repetition as well, unless it was turned away for
+    // itself: one changed byte is enough to ask for a model that nobody knows.
     let ids = |body: &Vec<u8>| fairlane_wire::peek(body).id;
     let taken: Vec<Option<String>> = accepted.iter().map(ids).collect();
-    sent.retain(|body| accepted.contains(body) || !is_repetition(body, &taken));
+    sent.retain(|body| {
+        accepted.contains(body) || found.contains(body) || !is_repetition(body, &taken)
+    });
     found.extend(accepted);
     sent.sort();
     found.sort();
