@@ -252,12 +252,7 @@ impl PoolLimits {
         }
     }
 
-    /// Takes what a call used that was never reserved here.
-    pub fn spend(&mut self, used: Tokens) {
-        self.reserve(used);
-    }
-
-    /// Sets aside one request of `tokens`.
+    /// Sets aside one request of `tokens`, or takes out what one used that was never set aside.
     pub fn reserve(&mut self, tokens: Tokens) {
         for (bucket, need) in self
             .buckets()
