@@ -3,6 +3,8 @@
 //! [`parse`] is the only judge of submissions: the producer, the CLI and the HTTP API all ask it.
 //! It takes bytes, because what cannot be decoded must be described just as exactly as what can.
 
+mod choices;
+
 use std::borrow::Cow;
 
 use fairlane_core::{JobId, Kind, ModelId, Origin, TenantId};
@@ -10,6 +12,8 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::letter::{DeadReason, Failure};
+
+pub use choices::{DeferChoice, FallbackChoice, OnOverload};
 
 /// Output limit of a job that uses the `prompt` shorthand and names none.
 pub const DEFAULT_MAX_TOKENS: u64 = 1_024;
@@ -32,11 +36,16 @@ pub struct Submission {
     /// Unix milliseconds before which the job must not run.
     pub not_before_ms: Option<u64>,
     pub output_schema: Option<Value>,
+    pub on_overload: OnOverload,
+    /// `anthropic-version` of the request, if it is not the fleet's.
+    pub api_version: Option<String>,
+    /// `anthropic-beta` of the request.
+    pub betas: Vec<String>,
     pub max_attempts: Option<u32>,
     pub metadata: Option<Value>,
 }
 
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 19] = [
     "id",
     "tenant",
     "idempotency_key",
@@ -49,6 +58,9 @@ const FIELDS: [&str; 16] = [
     "deadline_ms",
     "not_before_ms",
     "output_schema",
+    "on_overload",
+    "api_version",
+    "betas",
     "max_attempts",
     "metadata",
     "max_tokens",
@@ -83,6 +95,9 @@ pub fn parse(body: &[u8], tenant: &TenantId) -> Result<Submission, Failure> {
         deadline_ms: fields.unsigned("deadline_ms", "unix time in milliseconds")?,
         not_before_ms: fields.unsigned("not_before_ms", "unix time in milliseconds")?,
         output_schema: fields.output_schema()?,
+        on_overload: choices::on_overload(fields.0.remove("on_overload"))?,
+        api_version: choices::api_version(fields.0.remove("api_version"))?,
+        betas: choices::betas(fields.0.remove("betas"))?,
         max_attempts: fields.max_attempts()?,
         metadata: fields.0.remove("metadata"),
     })

@@ -16,6 +16,8 @@ use crate::lease::{Held, LeaseError};
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     body: Value,
+    api_version: Option<String>,
+    betas: Vec<String>,
     traceparent: Option<String>,
     tracestate: Option<String>,
 }
@@ -32,6 +34,8 @@ impl Request {
         body.insert("max_tokens".to_owned(), max_tokens.into());
         Self {
             body: Value::Object(body),
+            api_version: submission.api_version.clone(),
+            betas: submission.betas.clone(),
             traceparent,
             tracestate,
         }
@@ -49,7 +53,11 @@ impl Request {
     fn prepare(&self, credit: &Credit) -> Result<CallRequest, fairlane_claude::RequestError> {
         let mut request = CallRequest::from_json(&self.body)?
             .header("x-fairlane-tenant", credit.tenant.as_str())?
-            .header("x-fairlane-job", credit.job.as_str())?;
+            .header("x-fairlane-job", credit.job.as_str())?
+            .betas(&self.betas)?;
+        if let Some(version) = &self.api_version {
+            request = request.header("anthropic-version", version)?;
+        }
         let trace = [
             ("traceparent", &self.traceparent),
             ("tracestate", &self.tracestate),
