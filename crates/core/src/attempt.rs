@@ -57,8 +57,17 @@ pub struct Retry {
     pub history: History,
     /// Output limit of the next call, if it changes.
     pub max_tokens: Option<u64>,
-    /// Milliseconds for which the whole pool is to be left alone.
-    pub pool_pause_ms: Option<Millis>,
+    /// Whom else to leave alone, and for how long.
+    pub hold: Option<Hold>,
+}
+
+/// What a call's end asks for beyond its own job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hold {
+    pub scope: failure::Scope,
+    pub ms: Millis,
+    /// Nobody knows whether the time will do: one call goes first, to see.
+    pub probe: bool,
 }
 
 /// Why a job ends as a dead letter.
@@ -105,7 +114,7 @@ pub fn decide(
                 after_ms: 0,
                 history,
                 max_tokens: None,
-                pool_pause_ms: None,
+                hold: None,
             })
         }
         Next::Retry if verdict.burns_attempt && exhausted => {
@@ -159,33 +168,28 @@ fn later(verdict: &Verdict, history: History, jitter: Jitter) -> Retry {
         after_ms: delay.max(asked),
         history,
         max_tokens: None,
-        pool_pause_ms: None,
+        hold: None,
     }
 }
 
 fn wait(verdict: &Verdict, history: History, jitter: Jitter) -> Retry {
-    let pause = verdict.pause.map(|pause| {
-        let ms = match pause.until {
-            failure::Until::For(wait) => pause_ms(wait, jitter.pause),
-            failure::Until::Probe { interval_ms } => interval_ms,
-        };
-        (pause.scope, ms)
+    let hold = verdict.pause.map(|pause| match pause.until {
+        failure::Until::For(wait) => Hold {
+            scope: pause.scope,
+            ms: pause_ms(wait, jitter.pause),
+            probe: false,
+        },
+        failure::Until::Probe { interval_ms } => Hold {
+            scope: pause.scope,
+            ms: interval_ms,
+            probe: true,
+        },
     });
-    let (pool_pause_ms, after_ms) = match pause {
-        // Whatever closes the account closes this pool; the others find out by themselves.
-        Some((
-            failure::Scope::Pool | failure::Scope::Account | failure::Scope::Concurrency,
-            ms,
-        )) => (Some(ms), ms),
-        // Only this job's own sort is concerned: its neighbours go on.
-        Some((failure::Scope::Model | failure::Scope::Kind, ms)) => (None, ms),
-        None => (None, retry_delay_ms(FREE_RETRY, jitter.retry)),
-    };
     Retry {
-        after_ms,
+        after_ms: hold.map_or_else(|| retry_delay_ms(FREE_RETRY, jitter.retry), |hold| hold.ms),
         history,
         max_tokens: None,
-        pool_pause_ms,
+        hold,
     }
 }
 
@@ -232,7 +236,7 @@ mod tests {
                 panic!()
             };
             assert_eq!(retry.after_ms, delay);
-            assert_eq!(retry.pool_pause_ms, None);
+            assert_eq!(retry.hold, None);
             history = retry.history;
         }
         let cause = Cause::Exhausted(Reason::Overloaded);
@@ -251,8 +255,15 @@ mod tests {
         };
         assert_eq!(retry.history, history);
         assert_eq!(
-            (retry.after_ms, retry.pool_pause_ms),
-            (16_000, Some(16_000))
+            (retry.after_ms, retry.hold),
+            (
+                16_000,
+                Some(Hold {
+                    scope: failure::Scope::Pool,
+                    ms: 16_000,
+                    probe: false
+                })
+            )
         );
     }
 

@@ -169,6 +169,8 @@ pub struct Observed {
 /// What one answer said about the limits of its pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Observation {
+    /// When the answer's headers came; the rest of it may have taken minutes.
+    pub at: Millis,
     pub requests: Option<Observed>,
     pub input_tokens: Option<Observed>,
     pub output_tokens: Option<Observed>,

@@ -6,7 +6,7 @@ use fairlane_core::limiter::{Observation, Observed};
 use fairlane_core::scheduler::{self as core, Event, Outcome};
 use fairlane_nats::{Content, Entry, IndexItem};
 use fairlane_wire::lease::{
-    Credit, DeliveryOutcome, Health, Lease, LimitSeen, LimitsSeen, Parked, Settlement,
+    Credit, DeliveryOutcome, Health, Lease, LimitSeen, LimitsSeen, Parked, Refused, Settlement,
 };
 use fairlane_wire::{JobHeaders, Namespace};
 
@@ -26,6 +26,11 @@ pub(crate) fn job(names: &Namespace, item: &IndexItem) -> Result<core::JobSeen, 
         model: headers.model,
         pool: headers.pool,
         tokens: headers.tokens,
+        fallback: headers.fallback.map(|fallback| core::Fallback {
+            model: fallback.model,
+            pool: fallback.pool,
+            tokens: fallback.tokens,
+        }),
         not_before: headers.not_before_ms,
         deadline: headers.deadline_ms,
     })
@@ -89,7 +94,15 @@ fn settled(settlement: Settlement, outcome: Outcome) -> core::Settlement {
         outcome,
         used: settlement.used,
         observed: settlement.limits.map(observation).unwrap_or_default(),
-        pause_until: settlement.pause.map(|pause| pause.until_ms),
+        refused: settlement.refused.map(|refused| match refused {
+            Refused::RateLimit => core::Refused::RateLimit,
+            Refused::Overloaded => core::Refused::Overloaded,
+        }),
+        pause: settlement.pause.map(|pause| core::Pause {
+            scope: pause.scope,
+            until: pause.until_ms,
+            probe: pause.probe,
+        }),
         sample: settlement.health.map(|health| match health {
             Health::Good => Sample::Good,
             Health::UpstreamBad | Health::NetworkBad => Sample::Bad,
@@ -103,6 +116,7 @@ fn observation(limits: LimitsSeen) -> Observation {
         remaining: seen.remaining,
     };
     Observation {
+        at: limits.at_ms,
         requests: limits.requests.map(observed),
         input_tokens: limits.input_tokens.map(observed),
         output_tokens: limits.output_tokens.map(observed),
@@ -115,6 +129,7 @@ fn credit_from_wire(credit: Credit) -> core::Credit {
         priority: credit.priority,
         tenant: credit.tenant,
         job: credit.job,
+        model: credit.model,
         pool: credit.pool,
         worker: credit.worker,
         delivery: credit.delivery,
@@ -132,6 +147,7 @@ pub(crate) fn credit_to_wire(credit: core::Credit) -> Credit {
         tenant: credit.tenant,
         job: credit.job,
         priority: credit.priority,
+        model: credit.model,
         pool: credit.pool,
         worker: credit.worker,
         delivery: credit.delivery,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fairlane_core::drr::Weight;
 use fairlane_core::election::Times;
 use fairlane_core::limiter::Limits;
-use fairlane_core::scheduler::Config;
+use fairlane_core::scheduler::{Config, Policy};
 use fairlane_core::share::ShareRules;
 use fairlane_core::{Cost, CostWeights, PoolId, TenantId};
 use fairlane_runtime::config::Settings;
@@ -90,8 +90,8 @@ impl Options {
                 },
                 limits: limits(settings, default_limits)?,
                 default_limits,
-                weights: weights(settings)?,
-                tenant_in_flight_max: scheduler.tenant_in_flight_max,
+                tenants: policies(settings)?,
+                default_policy: default_policy(settings),
                 max_deliver: settings.worker.max_attempts + DELIVERY_SLACK,
                 worker_silence_max: WORKER_SILENCE_MAX_MS,
                 breaker: fairlane_core::breaker::Rules::default(),
@@ -148,8 +148,15 @@ fn limits(settings: &Settings, preset: Limits) -> Result<BTreeMap<PoolId, Limits
     pools.collect()
 }
 
-fn weights(settings: &Settings) -> Result<BTreeMap<TenantId, Weight>, OptionsError> {
-    let mut weights = BTreeMap::new();
+fn default_policy(settings: &Settings) -> Policy {
+    Policy {
+        in_flight_max: settings.scheduler.tenant_in_flight_max,
+        ..Policy::default()
+    }
+}
+
+fn policies(settings: &Settings) -> Result<BTreeMap<TenantId, Policy>, OptionsError> {
+    let mut policies = BTreeMap::new();
     for (name, tenant) in &settings.tenants {
         let id = TenantId::parse(name).map_err(|error| OptionsError::Name {
             key: "tenants",
@@ -170,9 +177,14 @@ fn weights(settings: &Settings) -> Result<BTreeMap<TenantId, Weight>, OptionsErr
                 });
             }
         };
-        weights.insert(id, weight);
+        let policy = Policy {
+            weight,
+            daily_input_tokens: tenant.daily_input_tokens,
+            ..default_policy(settings)
+        };
+        policies.insert(id, policy);
     }
-    Ok(weights)
+    Ok(policies)
 }
 
 #[cfg(test)]
@@ -230,8 +242,8 @@ mod tests {
         settings
             .tenants
             .insert("b".into(), tenant(Some("pro"), Some(1.5)));
-        let weights = Options::from_settings(&settings).unwrap().config.weights;
-        let weight = |name| weights[&TenantId::parse(name).unwrap()];
+        let tenants = Options::from_settings(&settings).unwrap().config.tenants;
+        let weight = |name| tenants[&TenantId::parse(name).unwrap()].weight;
         assert_eq!((weight("a"), weight("b")), (Weight(3_000), Weight(1_500)));
         settings
             .tenants

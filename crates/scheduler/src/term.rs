@@ -127,7 +127,9 @@ impl Leader {
         let began = leader.shell.clock.now();
         leader.learn_leases().await?;
         leader.learn_jobs().await?;
-        leader.core.learned();
+        for priority in fairlane_core::Priority::ALL {
+            leader.apply(Event::Complete { priority });
+        }
         let call = nats
             .client
             .publish(nats.names.call_subject(), Default::default())
@@ -477,7 +479,7 @@ impl Granting {
 #[cfg(test)]
 mod tests {
     use fairlane_core::{
-        Cost, JobId, JobSeq, Millis, PoolId, Priority, TenantId, Tokens, WorkerId,
+        Cost, JobId, JobSeq, Millis, ModelId, PoolId, Priority, TenantId, Tokens, WorkerId,
     };
     use fairlane_support::TestNats;
 
@@ -491,6 +493,7 @@ mod tests {
             priority: Priority::Batch,
             tenant: TenantId::parse("acme").unwrap(),
             job: JobId::parse("a").unwrap(),
+            model: ModelId::parse("claude-haiku-4-5").unwrap(),
             pool: PoolId::parse("haiku").unwrap(),
             worker: WorkerId::parse("w").unwrap(),
             delivery: 2,

@@ -20,10 +20,21 @@ pub struct JobHeaders {
     pub accepted_ms: u64,
     pub not_before_ms: Option<u64>,
     pub deadline_ms: Option<u64>,
+    /// The model that may run the job instead, while its own is overloaded.
+    pub fallback: Option<Fallback>,
     /// Object that holds the body, when it is too large for a message.
     pub claim: Option<String>,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
+}
+
+/// What else may run a job: the request fits it, and its owner allows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fallback {
+    pub model: ModelId,
+    pub pool: PoolId,
+    /// As that model counts them.
+    pub tokens: Tokens,
 }
 
 /// A message in the job stream whose headers are not a job's.
@@ -63,6 +74,20 @@ impl JobHeaders {
             (header::TRACEPARENT, self.traceparent.clone()),
             (header::TRACESTATE, self.tracestate.clone()),
         ];
+        if let Some(fallback) = &self.fallback {
+            pairs.extend([
+                (header::FALLBACK_MODEL, fallback.model.to_string()),
+                (header::FALLBACK_POOL, fallback.pool.to_string()),
+                (
+                    header::FALLBACK_INPUT_TOKENS,
+                    fallback.tokens.input.to_string(),
+                ),
+                (
+                    header::FALLBACK_OUTPUT_TOKENS,
+                    fallback.tokens.output.to_string(),
+                ),
+            ]);
+        }
         pairs.extend(
             optional
                 .into_iter()
@@ -83,6 +108,21 @@ impl JobHeaders {
                 .transpose()
         };
         let number_needed = |name| number(name)?.ok_or(JobHeaderError::Missing(name));
+        let fallback = match get(header::FALLBACK_MODEL) {
+            None => None,
+            Some(model) => Some(Fallback {
+                model: named(header::FALLBACK_MODEL, model, ModelId::parse)?,
+                pool: named(
+                    header::FALLBACK_POOL,
+                    need(header::FALLBACK_POOL)?,
+                    PoolId::parse,
+                )?,
+                tokens: Tokens {
+                    input: number_needed(header::FALLBACK_INPUT_TOKENS)?,
+                    output: number_needed(header::FALLBACK_OUTPUT_TOKENS)?,
+                },
+            }),
+        };
         Ok(Self {
             job: named(header::JOB, need(header::JOB)?, JobId::parse)?,
             key: need(header::KEY)?.to_owned(),
@@ -96,6 +136,7 @@ impl JobHeaders {
             accepted_ms: number_needed(header::ACCEPTED)?,
             not_before_ms: number(header::NOT_BEFORE)?,
             deadline_ms: number(header::DEADLINE)?,
+            fallback,
             claim: get(header::CLAIM).map(str::to_owned),
             traceparent: get(header::TRACEPARENT).map(str::to_owned),
             tracestate: get(header::TRACESTATE).map(str::to_owned),
@@ -154,6 +195,14 @@ mod tests {
             accepted_ms: 1_700_000_000_000,
             not_before_ms: None,
             deadline_ms: Some(1_700_000_600_000),
+            fallback: Some(Fallback {
+                model: ModelId::parse("claude-haiku-5-5").unwrap(),
+                pool: PoolId::parse("haiku-5.5").unwrap(),
+                tokens: Tokens {
+                    input: 156,
+                    output: 78,
+                },
+            }),
             claim: None,
             traceparent: None,
             tracestate: None,

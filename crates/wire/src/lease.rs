@@ -10,7 +10,10 @@
 //!                       |---------- server (TTL ended) ----> marker
 //! ```
 
-use fairlane_core::{Cost, JobId, JobSeq, PoolId, Priority, TenantId, Term, Tokens, WorkerId};
+use fairlane_core::failure::Scope;
+use fairlane_core::{
+    Cost, JobId, JobSeq, ModelId, PoolId, Priority, TenantId, Term, Tokens, WorkerId,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::text;
@@ -24,8 +27,13 @@ pub struct Credit {
     pub tenant: TenantId,
     #[serde(with = "text::job")]
     pub job: JobId,
+    /// As it is served: standard work of a demoted tenant is served as batch.
     #[serde(with = "text::priority")]
     pub priority: Priority,
+    /// Model to call: the job's own, or its fallback.
+    #[serde(with = "text::model")]
+    pub model: ModelId,
+    /// The model's pool.
     #[serde(with = "text::pool")]
     pub pool: PoolId,
     #[serde(with = "text::worker")]
@@ -79,7 +87,10 @@ pub struct Settlement {
     /// What the upstream said about its limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsSeen>,
-    /// The upstream asked the pool to wait.
+    /// The upstream turned the call away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refused>,
+    /// Others than the job have to wait, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
     /// What the call said about the health of its pool. Absent if it said nothing.
@@ -114,10 +125,22 @@ pub enum DeliveryOutcome {
     Gone,
 }
 
+/// How the upstream turned a call away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refused {
+    /// A limit per minute was used up.
+    RateLimit,
+    /// The upstream was overloaded.
+    Overloaded,
+}
+
 /// Limits and what remains of them, from one answer's headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LimitsSeen {
+    /// When the headers came, in Unix milliseconds: an answer may go on for minutes after them.
+    pub at_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<LimitSeen>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -133,11 +156,16 @@ pub struct LimitSeen {
     pub remaining: u64,
 }
 
-/// The pool of the credit is closed until a time.
+/// Whoever is concerned waits until a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
+    #[serde(with = "scope")]
+    pub scope: Scope,
     /// Unix milliseconds.
     pub until_ms: u64,
+    /// Nobody knows whether the time will do: one call goes first then, to see.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub probe: bool,
 }
 
 /// A stored credit on its way to its worker.
@@ -183,6 +211,45 @@ mod seq {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<JobSeq, D::Error> {
         u64::deserialize(d).map(JobSeq)
+    }
+}
+
+mod scope {
+    use super::Scope;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    const ALL: [Scope; 5] = [
+        Scope::Pool,
+        Scope::Model,
+        Scope::Kind,
+        Scope::Account,
+        Scope::Concurrency,
+    ];
+
+    fn word(scope: Scope) -> &'static str {
+        match scope {
+            Scope::Pool => "pool",
+            Scope::Model => "model",
+            Scope::Kind => "kind",
+            Scope::Account => "account",
+            Scope::Concurrency => "concurrency",
+        }
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    pub(super) fn serialize<S: Serializer>(scope: &Scope, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(word(*scope))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Scope, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
+        ALL.into_iter()
+            .find(|scope| word(*scope) == text)
+            .ok_or_else(|| {
+                D::Error::custom(format!(
+                    "scope {text:?} is not one of pool, model, kind, account, concurrency"
+                ))
+            })
     }
 }
 
@@ -271,6 +338,7 @@ pub(crate) mod tests {
             tenant: TenantId::parse("acme").unwrap(),
             job: JobId::parse("wp-1").unwrap(),
             priority: Priority::Batch,
+            model: ModelId::parse("claude-haiku-4-5").unwrap(),
             pool: PoolId::parse("haiku-4.5").unwrap(),
             worker: WorkerId::parse("w-1").unwrap(),
             delivery: 1,
@@ -284,7 +352,7 @@ pub(crate) mod tests {
         }
     }
 
-    const CREDIT: &str = r#""seq":7,"tenant":"acme","job":"wp-1","priority":"batch","pool":"haiku-4.5","worker":"w-1","delivery":1,"tokens":{"input":120,"output":60},"cost":1000,"term":3,"granted_ms":1700000000000"#;
+    const CREDIT: &str = r#""seq":7,"tenant":"acme","job":"wp-1","priority":"batch","model":"claude-haiku-4-5","pool":"haiku-4.5","worker":"w-1","delivery":1,"tokens":{"input":120,"output":60},"cost":1000,"term":3,"granted_ms":1700000000000"#;
 
     #[test]
     fn leases_as_they_are_stored() {
@@ -296,14 +364,18 @@ pub(crate) mod tests {
                 output: 0,
             }),
             limits: Some(LimitsSeen {
+                at_ms: 1_700_000_000_100,
                 requests: Some(LimitSeen {
                     limit: 50,
                     remaining: 0,
                 }),
                 ..LimitsSeen::default()
             }),
+            refused: Some(Refused::RateLimit),
             pause: Some(Pause {
+                scope: Scope::Pool,
                 until_ms: 1_700_000_016_000,
+                probe: false,
             }),
             health: Some(Health::UpstreamBad),
         };
@@ -322,7 +394,7 @@ pub(crate) mod tests {
                     settlement,
                 }),
                 format!(
-                    r#"{{"state":"parked","until_ms":1700000016000,"settlement":{{"credit":{{{CREDIT}}},"outcome":"retry","used":{{"input":100,"output":0}},"limits":{{"requests":{{"limit":50,"remaining":0}}}},"pause":{{"until_ms":1700000016000}},"health":"upstream_bad"}}}}"#
+                    r#"{{"state":"parked","until_ms":1700000016000,"settlement":{{"credit":{{{CREDIT}}},"outcome":"retry","used":{{"input":100,"output":0}},"limits":{{"at_ms":1700000000100,"requests":{{"limit":50,"remaining":0}}}},"refused":"rate_limit","pause":{{"scope":"pool","until_ms":1700000016000}},"health":"upstream_bad"}}}}"#
                 ),
             ),
         ];
@@ -339,6 +411,7 @@ pub(crate) mod tests {
             outcome: DeliveryOutcome::Returned,
             used: None,
             limits: None,
+            refused: None,
             pause: None,
             health: None,
         };

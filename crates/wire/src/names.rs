@@ -273,6 +273,10 @@ pub mod header {
     pub const NOT_BEFORE: &str = "Fl-Not-Before";
     /// Deadline, unix milliseconds.
     pub const DEADLINE: &str = "Fl-Deadline";
+    pub const FALLBACK_MODEL: &str = "Fl-Fallback-Model";
+    pub const FALLBACK_POOL: &str = "Fl-Fallback-Pool";
+    pub const FALLBACK_INPUT_TOKENS: &str = "Fl-Fallback-Input-Tokens";
+    pub const FALLBACK_OUTPUT_TOKENS: &str = "Fl-Fallback-Output-Tokens";
     /// When the submission was stored, unix milliseconds.
     pub const ACCEPTED: &str = "Fl-Accepted";
     /// Name of the object that holds the body.

@@ -32,6 +32,9 @@ as_text!(job, fairlane_core::JobId, |text| {
 as_text!(pool, fairlane_core::PoolId, |text| {
     fairlane_core::PoolId::parse(text).map_err(|error| error.to_string())
 });
+as_text!(model, fairlane_core::ModelId, |text| {
+    fairlane_core::ModelId::parse(text).map_err(|error| error.to_string())
+});
 as_text!(worker, fairlane_core::WorkerId, |text| {
     fairlane_core::WorkerId::parse(text).map_err(|error| error.to_string())
 });

@@ -1,13 +1,13 @@
 //! What is written about a delivery: record, ledger entry, dead letter, settlement. Data only.
 
 use fairlane_claude::CallReport;
-use fairlane_core::attempt::{Cause, History};
+use fairlane_core::attempt::{Cause, History, Hold};
 use fairlane_core::failure::{self, Class, Paid, Reason, Verdict, happened};
 use fairlane_core::models::Catalog;
 use fairlane_core::price::{PriceTable, Usage, Usd};
 use fairlane_core::{Millis, Tokens};
 use fairlane_wire::lease::{
-    Credit, DeliveryOutcome, Health, LimitSeen, LimitsSeen, Pause, Settlement,
+    Credit, DeliveryOutcome, Health, LimitSeen, LimitsSeen, Pause, Refused, Settlement,
 };
 use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, LedgerEntry, Letter, UsageRecord};
 
@@ -107,14 +107,20 @@ pub(crate) fn settlement(
     credit: &Credit,
     outcome: DeliveryOutcome,
     call: Option<(&CallReport, &Verdict)>,
-    pause_until_ms: Option<Millis>,
+    hold: Option<Hold>,
+    now: Millis,
 ) -> Settlement {
     Settlement {
         credit: credit.clone(),
         outcome,
         used: call.and_then(|(report, verdict)| used(report, verdict)),
-        limits: call.map(|(report, _)| limits(report)),
-        pause: pause_until_ms.map(|until_ms| Pause { until_ms }),
+        limits: call.map(|(report, _)| limits(report, now)),
+        refused: call.and_then(|(_, verdict)| refused(verdict.reason)),
+        pause: hold.map(|hold| Pause {
+            scope: hold.scope,
+            until_ms: now + hold.ms,
+            probe: hold.probe,
+        }),
         health: call.and_then(|(_, verdict)| health(verdict)),
     }
 }
@@ -137,7 +143,46 @@ fn health(verdict: &Verdict) -> Option<Health> {
     }
 }
 
-fn limits(report: &CallReport) -> LimitsSeen {
+fn refused(reason: Reason) -> Option<Refused> {
+    match reason {
+        Reason::RateLimit => Some(Refused::RateLimit),
+        Reason::Overloaded => Some(Refused::Overloaded),
+        Reason::Done
+        | Reason::PauseTurn
+        | Reason::Compaction
+        | Reason::MaxTokens
+        | Reason::Refusal
+        | Reason::ContextWindow
+        | Reason::UnknownStop
+        | Reason::Schema
+        | Reason::InvalidRequest
+        | Reason::Oversize
+        | Reason::NotFound
+        | Reason::RampLimit
+        | Reason::ConcurrencyLimit
+        | Reason::UnexplainedLimit
+        | Reason::SpendLimit
+        | Reason::CreditExhausted
+        | Reason::Billing
+        | Reason::AccountOnHold
+        | Reason::Authentication
+        | Reason::Permission
+        | Reason::ModelUnavailable
+        | Reason::Endpoint
+        | Reason::EncryptionKey
+        | Reason::UpstreamError
+        | Reason::UpstreamTimeout
+        | Reason::Conflict
+        | Reason::Connect
+        | Reason::Cut
+        | Reason::Timeout
+        | Reason::UndecodableAnswer
+        | Reason::Cancelled
+        | Reason::Unknown => None,
+    }
+}
+
+fn limits(report: &CallReport, now: Millis) -> LimitsSeen {
     let seen = |bucket: Option<fairlane_claude::Bucket>| {
         let bucket = bucket?;
         Some(LimitSeen {
@@ -145,7 +190,10 @@ fn limits(report: &CallReport) -> LimitsSeen {
             remaining: bucket.remaining?,
         })
     };
+    let headers_ms = report.timings.headers_ms;
+    let since = report.timings.total_ms - headers_ms.unwrap_or(0).min(report.timings.total_ms);
     LimitsSeen {
+        at_ms: now.saturating_sub(since),
         requests: seen(report.limits.requests),
         input_tokens: seen(report.limits.input),
         output_tokens: seen(report.limits.output),

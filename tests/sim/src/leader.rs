@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use fairlane_core::election::{self, Election, Seen};
 use fairlane_core::invariants::{Broken, bounded};
-use fairlane_core::scheduler::{Credit, Effect, Event, JobSeen, PutAside, Scheduler};
-use fairlane_core::{JobSeq, Millis, Term, WorkerId};
+use fairlane_core::scheduler::{Credit, Effect, Event, JobSeen, Policy, PutAside, Scheduler};
+use fairlane_core::{JobSeq, Millis, Priority, TenantId, Term, WorkerId};
 
 use crate::bucket::Value;
 use crate::worker::WorkerMsg;
@@ -93,7 +93,11 @@ fn seq_of(event: &Event) -> JobSeq {
         | Event::GrantFailed { seq }
         | Event::PutAside { seq }
         | Event::PutAsideFailed { seq } => *seq,
-        Event::Worker { .. } | Event::Tick => JobSeq(0),
+        Event::Worker { .. }
+        | Event::Complete { .. }
+        | Event::Policy { .. }
+        | Event::Spent { .. }
+        | Event::Tick => JobSeq(0),
     }
 }
 
@@ -109,6 +113,9 @@ fn revision_of(event: &Event) -> u64 {
         | Event::Worker { .. }
         | Event::PutAside { .. }
         | Event::PutAsideFailed { .. }
+        | Event::Complete { .. }
+        | Event::Policy { .. }
+        | Event::Spent { .. }
         | Event::Tick => 0,
     }
 }
@@ -169,6 +176,15 @@ impl World {
     }
 
     /// The leader resigns, and puts the lease down.
+    /// The watch of the tenants shows whoever leads a change.
+    pub(crate) fn new_policy(&mut self, tenant: TenantId, policy: Policy) {
+        let Some(index) = self.leading() else { return };
+        let local = self.leaders[index].local(self.now);
+        if let Some(run) = &mut self.leaders[index].run {
+            run.core.handle(local, Event::Policy { tenant, policy });
+        }
+    }
+
     pub(crate) fn hand_over(&mut self, index: usize) {
         let leader = &mut self.leaders[index];
         let local = leader.local(self.now);
@@ -525,7 +541,9 @@ impl World {
         for job in jobs {
             run.core.handle(local, Event::Job(job));
         }
-        run.core.learned();
+        for priority in Priority::ALL {
+            run.core.handle(local, Event::Complete { priority });
+        }
         run.stage = Stage::Leading;
         run.leading_since = now;
         for worker in 0..self.workers.len() {
@@ -742,6 +760,9 @@ impl Run {
             | Event::Worker { .. }
             | Event::PutAside { .. }
             | Event::PutAsideFailed { .. }
+            | Event::Complete { .. }
+            | Event::Policy { .. }
+            | Event::Spent { .. }
             | Event::Tick => {}
         }
         true

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use fairlane_core::election::Times;
 use fairlane_core::limiter::Limits;
-use fairlane_core::scheduler::Config;
+
+use fairlane_core::drr::Weight;
+use fairlane_core::scheduler::{Config, Policy};
 use fairlane_core::share::ShareRules;
 use fairlane_core::{Cost, CostWeights, Millis, PoolId, Priority, TenantId, Tokens};
 
@@ -193,8 +195,8 @@ pub fn config() -> Config {
         shares: ShareRules::default(),
         limits: BTreeMap::new(),
         default_limits: UNLIMITED,
-        weights: BTreeMap::new(),
-        tenant_in_flight_max: 1_000,
+        tenants: BTreeMap::new(),
+        default_policy: Policy::default(),
         max_deliver: 8,
         worker_silence_max: 3_500,
         breaker: fairlane_core::breaker::Rules::default(),
@@ -202,6 +204,15 @@ pub fn config() -> Config {
 }
 
 impl Plan {
+    /// Gives a tenant a weight, in thousandths.
+    pub fn weigh(&mut self, name: &str, weight: u32) {
+        let policy = Policy {
+            weight: Weight(weight),
+            ..self.config.default_policy
+        };
+        self.config.tenants.insert(tenant(name), policy);
+    }
+
     /// A world without faults, limits and jobs.
     #[must_use]
     pub fn calm(seed: u64) -> Self {

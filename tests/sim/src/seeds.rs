@@ -21,7 +21,7 @@ pub fn chaos(seed: u64) -> Plan {
     plan.keeps_books = rng.chance(700);
     plan.attempts_max = small(rng.range(2, 5));
     plan.config.max_deliver = plan.attempts_max + 4 + if rng.chance(500) { 0 } else { 4 };
-    plan.config.tenant_in_flight_max = *rng.pick(&[1, 2, 5, 1_000]);
+    plan.config.default_policy.in_flight_max = *rng.pick(&[1, 2, 5, 1_000]);
     let pools = ["alpha", "beta"];
     if rng.chance(600) {
         let minute = rng.range(60, 600);
@@ -86,8 +86,7 @@ fn jobs(plan: &mut Plan, rng: &mut Rng, pools: &[&str], length: u64) {
         let name = format!("t{number}");
         if rng.chance(400) {
             let weight = small(rng.range(1, 40)) * 100;
-            let weights = &mut plan.config.weights;
-            weights.insert(tenant(&name), fairlane_core::drr::Weight(weight));
+            plan.weigh(&name, weight);
         }
         let manner = rng.range(0, 3);
         let lie = *rng.pick(&[250, 1_000, 1_000, 1_000, 4_000]);
@@ -231,8 +230,7 @@ pub fn saturated(seed: u64) -> Plan {
     for number in 0..tenants {
         let name = format!("t{number}");
         let weight = small(rng.range(1, 6)) * 500;
-        let weights = &mut plan.config.weights;
-        weights.insert(tenant(&name), fairlane_core::drr::Weight(weight));
+        plan.weigh(&name, weight);
         let size = rng.range(200, 20_000);
         let output = rng.range(20, 800);
         let lie = *rng.pick(&[500, 1_000, 1_000, 2_000]);

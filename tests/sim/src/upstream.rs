@@ -169,6 +169,7 @@ impl Upstream {
                     level.refill(now);
                 }
                 Observation {
+                    at: now,
                     requests: levels[0].seen(),
                     input_tokens: levels[1].seen(),
                     output_tokens: levels[2].seen(),

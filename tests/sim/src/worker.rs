@@ -11,7 +11,7 @@ use fairlane_core::failure::{
 };
 use fairlane_core::invariants::Invariant;
 use fairlane_core::limiter::Observation;
-use fairlane_core::scheduler::{Credit, Outcome, Settlement};
+use fairlane_core::scheduler::{Credit, Outcome, Pause, Settlement};
 use fairlane_core::{JobSeq, Millis, Tokens, WorkerId};
 
 use crate::bucket::Value;
@@ -41,7 +41,7 @@ struct Delivery {
     stage: Stage,
     used: Option<Tokens>,
     observed: Observation,
-    pause_until: Option<Millis>,
+    pause: Option<Pause>,
     sample: Option<Sample>,
     /// A call was taken that has no saved outcome yet.
     at_stake: bool,
@@ -206,7 +206,7 @@ impl World {
                 stage,
                 used: None,
                 observed: Observation::default(),
-                pause_until: None,
+                pause: None,
                 sample: None,
                 at_stake: false,
             },
@@ -273,7 +273,8 @@ impl World {
                     outcome,
                     used: delivery.used,
                     observed: delivery.observed,
-                    pause_until: delivery.pause_until,
+                    refused: None,
+                    pause: delivery.pause,
                     sample: delivery.sample,
                 };
                 let (revision, leases) = (delivery.revision, self.plan.leases);
@@ -424,7 +425,11 @@ impl World {
                 // A call that nobody answered may be paid for again.
                 excused = std::mem::take(&mut delivery.at_stake);
                 let until = now + retry.after_ms;
-                delivery.pause_until = retry.pool_pause_ms.map(|ms| now + ms);
+                delivery.pause = retry.hold.map(|hold| Pause {
+                    scope: hold.scope,
+                    until: now + hold.ms,
+                    probe: hold.probe,
+                });
                 delivery.stage = Stage::End(Outcome::Parked { until });
                 self.jobs[job].history = retry.history;
             }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use fairlane_core::attempt::History;
 use fairlane_core::invariants::{self, Broken, Invariant, JobLife, Payments, work_conserving};
-use fairlane_core::scheduler::{Credit, JobSeen, PutAside, Snapshot};
+use fairlane_core::scheduler::{Credit, JobSeen, Policy, PutAside, Snapshot};
 use fairlane_core::{Cost, JobId, JobSeq, Kind, Millis, ModelId, PoolId, TenantId, Term};
 
 use crate::bucket::{Bucket, Ended, Value};
@@ -358,6 +358,7 @@ impl World {
             model: ModelId::parse("sim").expect("a name"),
             pool: plan.pool.clone(),
             tokens: plan.estimate,
+            fallback: None,
             not_before: plan.not_before,
             deadline: plan.deadline,
         }
@@ -502,10 +503,12 @@ impl World {
             Fault::Foreign { pool, tokens } => self.upstream.foreign(self.now, &pool, tokens),
             Fault::Reweigh { tenant, weight } => {
                 let weight = fairlane_core::drr::Weight(weight);
-                self.plan.config.weights.insert(tenant, weight);
-                if let Some(index) = self.leading() {
-                    self.hand_over(index);
-                }
+                let policy = Policy {
+                    weight,
+                    ..self.plan.config.default_policy
+                };
+                self.plan.config.tenants.insert(tenant.clone(), policy);
+                self.new_policy(tenant, policy);
             }
         }
     }
@@ -572,7 +575,7 @@ impl World {
         for (seq, index) in waiting {
             let plan = &self.plan.jobs[index];
             let at_cap = in_flight.get(&plan.tenant).copied().unwrap_or(0)
-                >= self.plan.config.tenant_in_flight_max;
+                >= self.plan.config.default_policy.in_flight_max;
             let has_room = !self.plan.config.limits.contains_key(&plan.pool);
             let may_run = plan.not_before.is_none_or(|at| at <= self.now)
                 && plan.deadline.is_none_or(|at| at > self.now);

@@ -1,7 +1,6 @@
 //! Named scenarios: things that went wrong for users of comparable systems, with the numbers that
 //! must come out here.
 
-use fairlane_core::drr::Weight;
 use fairlane_core::{Millis, Priority, Tokens};
 use fairlane_sim_tests::plan::{pool, tenant};
 use fairlane_sim_tests::{Answer, Call, Fault, JobPlan, Plan, Storm, World};
@@ -53,7 +52,7 @@ fn f1_few_long_jobs_get_no_more_than_many_short_ones() {
     let mut plan = Plan::calm(1);
     plan.workers = vec![500];
     plan.limit("haiku", 100_000, 4_000_000, 10_000_000);
-    plan.config.weights.insert(tenant("e"), Weight(2_000));
+    plan.weigh("e", 2_000);
     for (name, size, jobs) in [
         ("a", 34_000, 220),
         ("b", 2_500, 2_900),
@@ -155,7 +154,7 @@ fn f5_a_tenant_at_its_cap_with_a_huge_backlog_slows_nobody() {
     let run = |noisy: u64| {
         let mut plan = Plan::calm(5);
         plan.workers = vec![50];
-        plan.config.tenant_in_flight_max = 10;
+        plan.config.default_policy.in_flight_max = 10;
         backlog(&mut plan, 0, "a", Priority::Standard, input(1_000), noisy);
         for number in 0..600 {
             let job = plan.job(

@@ -1,7 +1,7 @@
 //! Charging and refunding: pools, tenants and workers.
 
-use super::picture::{Lease, LeaseState, PoolIx};
-use super::{Credit, Scheduler};
+use super::picture::{Lease, LeaseState, PoolIx, TenantIx};
+use super::{Credit, Policy, Scheduler};
 use crate::drr::Weight;
 use crate::ids::{JobSeq, PoolId, TenantId};
 use crate::job::{Cost, Tokens};
@@ -19,12 +19,24 @@ impl Scheduler {
             .index(pool, limits, self.config.breaker, self.now)
     }
 
-    pub(super) fn weight(&self, tenant: &TenantId) -> Weight {
-        self.config
-            .weights
-            .get(tenant)
-            .copied()
-            .unwrap_or(Weight::ONE)
+    pub(super) fn tenant(&mut self, name: &TenantId) -> TenantIx {
+        let config = &self.config;
+        self.tenants.index(name, || {
+            let policy = config.tenants.get(name).copied();
+            policy.unwrap_or(config.default_policy)
+        })
+    }
+
+    pub(super) fn weight(&self, tenant: TenantIx) -> Weight {
+        self.tenants.policy(tenant).weight
+    }
+
+    pub(super) fn new_policy(&mut self, name: &TenantId, policy: Policy) {
+        let tenant = self.tenant(name);
+        self.tenants.set_policy(tenant, policy);
+        for (pool, priority) in self.lanes.flows_of(tenant) {
+            self.refresh(pool, priority, tenant);
+        }
     }
 
     /// Books a credit: pool, worker and tenant. The tenant's deficit was charged when it was served,
@@ -32,7 +44,7 @@ impl Scheduler {
     pub(super) fn charge(&mut self, credit: &Credit) {
         let pool = self.pool(&credit.pool);
         self.fleet.occupy(&credit.worker, self.now);
-        let tenant = self.tenants.index(&credit.tenant);
+        let tenant = self.tenant(&credit.tenant);
         self.tenants.took_off(tenant);
         if credit.term == self.term {
             self.pools.limits(pool).reserve(credit.tokens);
@@ -50,10 +62,10 @@ impl Scheduler {
         }
         self.pools.limits(pool).settle(credit.tokens, used);
         self.fleet.free(&credit.worker);
-        let tenant = self.tenants.index(&credit.tenant);
+        let tenant = self.tenant(&credit.tenant);
         self.tenants.landed(tenant);
         let cost = used.map_or(Cost(0), |used| Cost::of(used, self.config.cost_weights));
-        let weight = self.weight(&credit.tenant);
+        let weight = self.weight(tenant);
         self.lanes
             .correct(pool, credit.priority, tenant, weight, cost - credit.cost);
         self.refresh_tenant(tenant);

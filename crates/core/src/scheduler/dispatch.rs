@@ -28,7 +28,7 @@ impl Scheduler {
     fn candidate(&mut self) -> Option<Candidate> {
         let mut best: [Option<(u64, PoolIx, JobSeq)>; 3] = [None; 3];
         for pool in self.pools.all() {
-            let Some((priority, tenant)) = self.lanes.next(pool) else {
+            let Some((priority, tenant)) = self.lanes.next(pool, self.complete) else {
                 continue;
             };
             let Some(seq) = self.lanes.head(pool, priority, tenant) else {
@@ -92,6 +92,7 @@ impl Scheduler {
             priority,
             tenant: self.tenants.name(tenant).clone(),
             job: job.job.clone(),
+            model: job.model.clone(),
             pool: self.pools.name(pool).clone(),
             worker,
             delivery: job.deliveries + 1,

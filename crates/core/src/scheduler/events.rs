@@ -3,6 +3,7 @@
 use super::picture::{Job, Lease, LeaseState, PoolIx};
 use super::{Credit, JobSeen, Outcome, RETRY_AFTER, Scheduler, Settlement, TRACE_KEEP};
 use crate::breaker::{Gate, Sample, TenantKey};
+use crate::failure::Scope;
 use crate::ids::JobSeq;
 use crate::job::Cost;
 
@@ -22,7 +23,7 @@ impl Scheduler {
             return;
         }
         let pool = self.pool(&seen.pool);
-        let tenant = self.tenants.index(&seen.tenant);
+        let tenant = self.tenant(&seen.tenant);
         let profile = self.lengths.profile(tenant.0, &seen.kind, &seen.model);
         let cost = Cost::of(seen.tokens, self.config.cost_weights);
         let not_before = seen.not_before.unwrap_or(0);
@@ -35,6 +36,7 @@ impl Scheduler {
             job: seen.job,
             tenant,
             priority: seen.priority,
+            model: seen.model,
             pool,
             profile,
             tokens: seen.tokens,
@@ -60,10 +62,10 @@ impl Scheduler {
             _ => {
                 self.drop_lease(seq);
                 self.charge(&credit);
-                let tenant = self.tenants.index(&credit.tenant);
+                let tenant = self.tenant(&credit.tenant);
                 if credit.term == self.term {
                     // Ours, though we were told it was not stored: its charge was taken back.
-                    let (pool, weight) = (self.pool(&credit.pool), self.weight(&credit.tenant));
+                    let (pool, weight) = (self.pool(&credit.pool), self.weight(tenant));
                     self.lanes
                         .correct(pool, credit.priority, tenant, weight, credit.cost);
                 }
@@ -97,7 +99,8 @@ impl Scheduler {
             outcome,
             used,
             observed,
-            pause_until,
+            refused: _,
+            pause,
             sample,
         } = settlement;
         let seq = credit.seq;
@@ -126,8 +129,11 @@ impl Scheduler {
         if !is_booked {
             let limits = self.pools.limits(pool);
             limits.observe(observed, self.now);
-            if let Some(until) = pause_until {
-                limits.pause(until);
+            if let Some(pause) = pause {
+                match pause.scope {
+                    Scope::Pool | Scope::Account | Scope::Concurrency => limits.pause(pause.until),
+                    Scope::Kind | Scope::Model => {}
+                }
             }
         }
         match outcome {
@@ -192,7 +198,7 @@ impl Scheduler {
                 let pool = self.pool(&credit.pool);
                 self.judge(pool, &credit, None);
                 self.fleet.free(&credit.worker);
-                let tenant = self.tenants.index(&credit.tenant);
+                let tenant = self.tenant(&credit.tenant);
                 self.tenants.landed(tenant);
                 self.refresh_tenant(tenant);
                 self.count_deliveries(seq, credit.delivery);
@@ -288,7 +294,7 @@ impl Scheduler {
     pub(super) fn judge(&mut self, pool: PoolIx, credit: &Credit, sample: Option<Sample>) {
         let now = self.now;
         let is_probe = self.pools.probe(pool) == Some(credit.seq);
-        let tenant = TenantKey(self.tenants.index(&credit.tenant).0);
+        let tenant = TenantKey(self.tenant(&credit.tenant).0);
         let breaker = self.pools.breaker(pool);
         match (is_probe, sample) {
             (true, Some(sample)) => {

@@ -23,11 +23,12 @@ use std::collections::BTreeMap;
 use crate::Millis;
 use crate::breaker::{self, Sample};
 use crate::drr::{FlowKey, Weight};
+use crate::failure::Scope;
 use crate::ids::{JobId, JobSeq, Kind, ModelId, PoolId, TenantId, Term, WorkerId};
 use crate::job::{Cost, CostWeights, Priority, Tokens};
 use crate::learn::OutputLengths;
 use crate::limiter::{Limits, Observation};
-use crate::share::{ShareRules, Shares};
+use crate::share::{ShareRules, Shares, Waiting};
 use snapshot::Booked;
 pub use snapshot::{Account, PoolState, Snapshot};
 pub use why::Why;
@@ -45,16 +46,39 @@ pub struct Config {
     pub limits: BTreeMap<PoolId, Limits>,
     /// Limits of pools that are not named.
     pub default_limits: Limits,
-    /// Weights of tenants that are not 1.
-    pub weights: BTreeMap<TenantId, Weight>,
-    /// Jobs of one tenant that may be in flight at once.
-    pub tenant_in_flight_max: u32,
+    /// What holds for tenants, until an event says otherwise.
+    pub tenants: BTreeMap<TenantId, Policy>,
+    /// What holds for tenants that are not named.
+    pub default_policy: Policy,
     /// Workers that may die on a job before it is put aside as one that kills them. A credit that
     /// came to an end, or was never started, does not count.
     pub max_deliver: u32,
     /// A worker that was not heard of for this long gets no more credits.
     pub worker_silence_max: Millis,
     pub breaker: breaker::Rules,
+}
+
+/// What holds for a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    pub weight: Weight,
+    /// Jobs that may be in flight at once; at least one may.
+    pub in_flight_max: u32,
+    /// Budget of input tokens per UTC day. None: as many as there are.
+    pub daily_input_tokens: Option<u64>,
+    /// Demoted by hand until then.
+    pub demoted_until: Option<Millis>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            weight: Weight::ONE,
+            in_flight_max: 1_000,
+            daily_input_tokens: None,
+            demoted_until: None,
+        }
+    }
 }
 
 /// A job as the index shows it.
@@ -69,17 +93,31 @@ pub struct JobSeen {
     pub pool: PoolId,
     /// As the producer estimated them.
     pub tokens: Tokens,
+    /// What may run it instead while its own model is overloaded.
+    pub fallback: Option<Fallback>,
     pub not_before: Option<Millis>,
     pub deadline: Option<Millis>,
+}
+
+/// Another model that may run a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fallback {
+    pub model: ModelId,
+    pub pool: PoolId,
+    /// As that model counts them.
+    pub tokens: Tokens,
 }
 
 /// A credit: the right to run one job once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credit {
     pub seq: JobSeq,
+    /// As it is served: standard work of a demoted tenant is served as batch.
     pub priority: Priority,
     pub tenant: TenantId,
     pub job: JobId,
+    /// The model to call and its pool: the job's own, or its fallback's.
+    pub model: ModelId,
     pub pool: PoolId,
     pub worker: WorkerId,
     pub delivery: u32,
@@ -100,6 +138,24 @@ pub enum Outcome {
     Returned,
 }
 
+/// How the upstream turned a call away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// A limit per minute was used up.
+    RateLimit,
+    /// The upstream was overloaded.
+    Overloaded,
+}
+
+/// Whoever is concerned waits until a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    pub scope: Scope,
+    pub until: Millis,
+    /// Nobody knows whether the time will do: one call goes first then, to see.
+    pub probe: bool,
+}
+
 /// The end of a delivery, as its worker reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settlement {
@@ -108,8 +164,9 @@ pub struct Settlement {
     /// None if nothing was sent upstream.
     pub used: Option<Tokens>,
     pub observed: Observation,
-    /// The upstream asked the pool to wait until then.
-    pub pause_until: Option<Millis>,
+    pub refused: Option<Refused>,
+    /// Others than the job have to wait, too.
+    pub pause: Option<Pause>,
     /// What the call said about the health of its pool.
     pub sample: Option<Sample>,
 }
@@ -149,6 +206,17 @@ pub enum Event {
     PutAside { seq: JobSeq },
     /// A job we asked to be put aside could not be; it is asked again later.
     PutAsideFailed { seq: JobSeq },
+    /// The index has shown every job of this priority that was there when our term began, after
+    /// all leases were told: it may be granted from now on.
+    Complete { priority: Priority },
+    /// Something else holds for a tenant from now on.
+    Policy { tenant: TenantId, policy: Policy },
+    /// The ledger shows what a call of a tenant took; `day` counts UTC days since 1970.
+    Spent {
+        tenant: TenantId,
+        day: u64,
+        input_tokens: u64,
+    },
     /// Time passed.
     Tick,
 }
@@ -192,6 +260,8 @@ pub struct Scheduler {
     timers: std::collections::BTreeSet<(Millis, JobSeq)>,
     /// What is booked already: everything up to the snapshot we began with.
     booked: Booked,
+    /// Priorities whose jobs are all known.
+    complete: Waiting,
     /// Nothing is granted before, because nothing could be stored.
     hold_until: Millis,
     /// When a pool that has work will have room.
@@ -225,6 +295,7 @@ impl Scheduler {
             slot_shares: Shares::new(config.shares),
             timers: std::collections::BTreeSet::new(),
             booked: Booked::default(),
+            complete: [false; 3],
             hold_until: 0,
             room_at: None,
             now,
@@ -268,7 +339,12 @@ impl Scheduler {
                     self.timers.insert((self.now + RETRY_AFTER, seq));
                 }
             }
-            Event::Tick => {}
+            Event::Complete { priority } => {
+                self.complete[priority.index()] = true;
+                self.lanes.forfeit_savings(priority);
+            }
+            Event::Policy { tenant, policy } => self.new_policy(&tenant, policy),
+            Event::Spent { .. } | Event::Tick => {}
         }
     }
 

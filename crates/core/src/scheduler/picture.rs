@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Credit;
+use super::{Credit, Policy};
 use crate::Millis;
 use crate::breaker::{self, Breaker, Gate};
 use crate::drr::{Drr, FlowKey, Head, Weight};
-use crate::ids::{JobId, JobSeq, PoolId, TenantId, WorkerId};
+use crate::ids::{JobId, JobSeq, ModelId, PoolId, TenantId, WorkerId};
 use crate::job::{Cost, Priority, Tokens};
 use crate::learn::Profile;
 use crate::limiter::{Limits, PoolLimits};
@@ -26,6 +26,7 @@ pub(super) struct Job {
     pub(super) job: JobId,
     pub(super) tenant: TenantIx,
     pub(super) priority: Priority,
+    pub(super) model: ModelId,
     pub(super) pool: PoolIx,
     pub(super) profile: Profile,
     pub(super) tokens: Tokens,
@@ -129,22 +130,37 @@ pub(super) struct Tenants {
     names: Vec<TenantId>,
     numbers: BTreeMap<TenantId, TenantIx>,
     in_flight: Vec<u32>,
+    policies: Vec<Policy>,
 }
 
 impl Tenants {
-    pub(super) fn index(&mut self, name: &TenantId) -> TenantIx {
+    /// The number of a tenant; of a new one, for whom `policy` holds.
+    pub(super) fn index(&mut self, name: &TenantId, policy: impl FnOnce() -> Policy) -> TenantIx {
         if let Some(&number) = self.numbers.get(name) {
             return number;
         }
         let number = TenantIx(u32::try_from(self.names.len()).expect("fewer than 2^32 tenants"));
         self.names.push(name.clone());
         self.in_flight.push(0);
+        self.policies.push(policy());
         self.numbers.insert(name.clone(), number);
         number
     }
 
     pub(super) fn name(&self, tenant: TenantIx) -> &TenantId {
         &self.names[tenant.0 as usize]
+    }
+
+    pub(super) fn policy(&self, tenant: TenantIx) -> Policy {
+        self.policies[tenant.0 as usize]
+    }
+
+    pub(super) fn set_policy(&mut self, tenant: TenantIx, policy: Policy) {
+        self.policies[tenant.0 as usize] = policy;
+    }
+
+    pub(super) fn is_at_cap(&self, tenant: TenantIx) -> bool {
+        self.in_flight(tenant) >= self.policy(tenant).in_flight_max.max(1)
     }
 
     pub(super) fn in_flight(&self, tenant: TenantIx) -> u32 {
@@ -356,9 +372,11 @@ impl Lanes {
         })
     }
 
-    /// Whose turn it is in `pool`.
-    pub(super) fn next(&self, pool: PoolIx) -> Option<(Priority, TenantIx)> {
-        let priority = self.shares.get(pool.0)?.next(self.waiting(pool))?;
+    /// Whose turn it is in `pool`, of the priorities `among` which one may be chosen.
+    pub(super) fn next(&self, pool: PoolIx, among: Waiting) -> Option<(Priority, TenantIx)> {
+        let waiting = self.waiting(pool);
+        let waiting = std::array::from_fn(|index| waiting[index] && among[index]);
+        let priority = self.shares.get(pool.0)?.next(waiting)?;
         let flow = self.rings[pool.0][priority.index()].next()?;
         Some((priority, TenantIx(flow.0)))
     }
@@ -406,11 +424,11 @@ impl Lanes {
         ring.rest(flow);
     }
 
-    pub(super) fn forfeit_savings(&mut self) {
-        self.rings
-            .iter_mut()
-            .flatten()
-            .for_each(Drr::forfeit_savings);
+    /// Whoever has nothing waiting loses its savings.
+    pub(super) fn forfeit_savings(&mut self, priority: Priority) {
+        for rings in &mut self.rings {
+            rings[priority.index()].forfeit_savings();
+        }
     }
 
     /// Pools and priorities in which `tenant` has jobs in line.

@@ -2,7 +2,7 @@
 
 use super::Scheduler;
 use super::picture::{Lease, LeaseState, PoolIx, TenantIx};
-use crate::drr::{FlowKey, Head, Weight};
+use crate::drr::{FlowKey, Head};
 use crate::ids::JobSeq;
 use crate::job::{Cost, Priority};
 
@@ -46,17 +46,12 @@ impl Scheduler {
         if let Some(seq) = head {
             self.estimate(seq);
         }
-        let at_cap = self.tenants.in_flight(tenant) >= self.config.tenant_in_flight_max.max(1);
+        let at_cap = self.tenants.is_at_cap(tenant);
+        let weight = self.weight(tenant);
         let ring = self.lanes.ring(pool, priority);
         let flow = FlowKey(tenant.0);
         match head.and_then(|seq| self.jobs.get(&seq).map(|job| (seq, job))) {
             Some((seq, job)) if !at_cap => {
-                let weight = self
-                    .config
-                    .weights
-                    .get(self.tenants.name(tenant))
-                    .copied()
-                    .unwrap_or(Weight::ONE);
                 ring.wait(
                     flow,
                     weight,
@@ -82,7 +77,7 @@ impl Scheduler {
 
     /// A tenant's number in flight changed: its flows may have to rest, or wait again.
     pub(super) fn refresh_tenant(&mut self, tenant: TenantIx) {
-        let cap = self.config.tenant_in_flight_max.max(1);
+        let cap = self.tenants.policy(tenant).in_flight_max.max(1);
         let in_flight = self.tenants.in_flight(tenant);
         // Only crossing the cap changes anything.
         if in_flight + 1 < cap {

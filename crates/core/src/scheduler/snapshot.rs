@@ -130,16 +130,11 @@ impl Scheduler {
         }
         for account in accounts {
             let pool = self.pool(&account.pool);
-            let tenant = self.tenants.index(&account.tenant);
-            let weight = self.weight(&account.tenant);
+            let tenant = self.tenant(&account.tenant);
+            let weight = self.weight(tenant);
             let ring = self.lanes.ring(pool, account.priority);
             ring.restore(FlowKey(tenant.0), weight, account.balance);
         }
-    }
-
-    /// Says that all leases and jobs were read: whoever has nothing waiting loses its savings.
-    pub fn learned(&mut self) {
-        self.lanes.forfeit_savings();
     }
 
     /// Books a delivery that was settled after the snapshot and before our time.
@@ -147,7 +142,7 @@ impl Scheduler {
         if self.booked.upto.is_none() {
             return;
         }
-        let tenant = self.tenants.index(&credit.tenant);
+        let tenant = self.tenant(&credit.tenant);
         if self.booked.grant(credit) {
             self.pools.limits(pool).settle(credit.tokens, used);
         } else {
@@ -157,7 +152,7 @@ impl Scheduler {
             }
         }
         let cost = used.map_or(Cost(0), |used| Cost::of(used, self.config.cost_weights));
-        let weight = self.weight(&credit.tenant);
+        let weight = self.weight(tenant);
         self.lanes
             .correct(pool, credit.priority, tenant, weight, cost - credit.cost);
     }
@@ -165,7 +160,7 @@ impl Scheduler {
     /// Lets the turn pass that another leader gave. Its grants were fair when it made them, so only
     /// what they cost beyond the estimate is anybody's debt.
     pub(super) fn replay(&mut self, pool: PoolIx, tenant: TenantIx, credit: &Credit) {
-        let weight = self.weight(&credit.tenant);
+        let weight = self.weight(tenant);
         self.lanes
             .replay(pool, credit.priority, tenant, weight, credit.cost);
         self.refresh(pool, credit.priority, tenant);

@@ -12,8 +12,8 @@ fn config() -> Config {
             input_tokens: 600_000_000,
             output_tokens: 600_000_000,
         },
-        weights: BTreeMap::new(),
-        tenant_in_flight_max: 1_000,
+        tenants: BTreeMap::new(),
+        default_policy: Policy::default(),
         max_deliver: 5,
         worker_silence_max: 3_000,
         breaker: breaker::Rules::default(),
@@ -29,10 +29,21 @@ struct World {
 
 impl World {
     fn new(config: Config) -> Self {
+        let mut scheduler = Scheduler::new(config, Term(1), 0);
+        for priority in Priority::ALL {
+            scheduler.handle(0, Event::Complete { priority });
+        }
         Self {
-            scheduler: Scheduler::new(config, Term(1), 0),
+            scheduler,
             now: 0,
             revision: 0,
+        }
+    }
+
+    /// All jobs were read.
+    fn complete(&mut self) {
+        for priority in Priority::ALL {
+            self.event(Event::Complete { priority });
         }
     }
 
@@ -95,7 +106,8 @@ impl World {
             outcome,
             used,
             observed: Observation::default(),
-            pause_until: None,
+            refused: None,
+            pause: None,
             sample: None,
         };
         self.event(Event::Settled {
@@ -118,6 +130,7 @@ fn seen(seq: u64, priority: Priority, tenant: &str) -> JobSeen {
             input: 500,
             output: 100,
         },
+        fallback: None,
         not_before: None,
         deadline: None,
     }
@@ -130,6 +143,7 @@ fn credit_of(seq: u64) -> Credit {
         priority: seen.priority,
         tenant: seen.tenant,
         job: seen.job,
+        model: seen.model,
         pool: seen.pool,
         worker: WorkerId::parse("w").unwrap(),
         delivery: 1,
@@ -284,6 +298,7 @@ fn a_new_leader_goes_on_counting_the_deliveries_of_parked_jobs() {
     let credits = world.grants();
     let mut next = World::new(config());
     next.scheduler = Scheduler::new(config(), Term(9), 0);
+    next.complete();
     next.settle(&credits[0], Outcome::Parked { until: 0 }, None);
     next.job(1, Priority::Batch, "acme");
     next.worker("w", 1);
@@ -392,7 +407,12 @@ fn a_pause_stops_its_pool_and_no_other() {
             }),
             ..Observation::default()
         },
-        pause_until: Some(16_000),
+        refused: None,
+        pause: Some(Pause {
+            scope: Scope::Pool,
+            until: 16_000,
+            probe: false,
+        }),
         sample: None,
     };
     let revision = world.revision;
@@ -436,6 +456,8 @@ fn a_new_leader_that_reads_leases_first_does_not_grant_what_runs() {
         next.job(seq, Priority::Batch, "acme");
     }
     next.worker("w", 3);
+    assert_eq!(next.grants(), [], "not all jobs are known");
+    next.complete();
     let granted = next.grants();
     assert_eq!(granted.len(), 1, "two of three slots are known to be taken");
     assert!(!seqs(&running).contains(&granted[0].seq.0));
@@ -615,7 +637,10 @@ fn replays_and_late_messages_change_nothing() {
 #[test]
 fn a_tenant_at_its_cap_holds_up_nobody() {
     let mut world = World::new(Config {
-        tenant_in_flight_max: 2,
+        default_policy: Policy {
+            in_flight_max: 2,
+            ..Policy::default()
+        },
         ..config()
     });
     for seq in 1..=50 {
@@ -703,7 +728,8 @@ impl World {
             },
             used: None,
             observed: Observation::default(),
-            pause_until: None,
+            refused: None,
+            pause: None,
             sample: Some(sample),
         };
         self.event(Event::Settled {
@@ -829,7 +855,8 @@ fn a_leader_change_loses_no_charge_and_refunds_none_twice() {
             outcome: Outcome::Finished,
             used,
             observed: Observation::default(),
-            pause_until: None,
+            refused: None,
+            pause: None,
             sample: None,
         };
         if change_after >= 2 {
@@ -850,7 +877,7 @@ fn a_leader_change_loses_no_charge_and_refunds_none_twice() {
             revision: 3,
         });
         next.job(2, Priority::Batch, "acme");
-        next.scheduler.learned();
+        next.complete();
         assert_eq!(
             balance(&mut next.scheduler, 20, "acme"),
             want,
@@ -878,7 +905,7 @@ fn debts_pauses_and_open_breakers_outlive_their_leader() {
     for seq in 1..=20 {
         next.job(seq, Priority::Batch, "acme");
     }
-    next.scheduler.learned();
+    next.complete();
     next.now = 89_000;
     next.worker("w", 30);
     assert_eq!(next.grants(), [], "still open");
@@ -890,7 +917,10 @@ fn debts_pauses_and_open_breakers_outlive_their_leader() {
 #[test]
 fn every_job_can_say_what_it_waits_for_and_until_when() {
     let mut world = World::new(Config {
-        tenant_in_flight_max: 2,
+        default_policy: Policy {
+            in_flight_max: 2,
+            ..Policy::default()
+        },
         ..config()
     });
     let why = |world: &mut World, seq| world.scheduler.why(JobSeq(seq), world.now);
@@ -968,7 +998,8 @@ fn what_the_upstream_says_remains_holds_after_the_refund_too() {
             }),
             ..Observation::default()
         },
-        pause_until: None,
+        refused: None,
+        pause: None,
         sample: None,
     };
     let revision = world.revision;

@@ -80,7 +80,7 @@ impl Scheduler {
                 until: paused_until,
             };
         }
-        let cap = self.config.tenant_in_flight_max.max(1);
+        let cap = self.tenants.policy(tenant).in_flight_max.max(1);
         let in_flight = self.tenants.in_flight(tenant);
         if in_flight >= cap {
             return Why::TenantAtCap { in_flight, cap };

@@ -185,6 +185,7 @@ impl Intake {
             accepted_ms: arrival.stored_ms,
             not_before_ms: job.not_before_ms,
             deadline_ms: job.deadline_ms,
+            fallback: None,
             claim: arrival.claim_name().map(str::to_owned),
             traceparent: Some(trace.traceparent().to_owned()),
             tracestate: trace.tracestate().map(str::to_owned),

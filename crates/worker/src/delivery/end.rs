@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fairlane_claude::CallReport;
 use fairlane_core::Millis;
-use fairlane_core::attempt::{Cause, Decision, Retry};
+use fairlane_core::attempt::{Cause, Decision, Hold, Retry};
 use fairlane_core::failure::classify;
 use fairlane_runtime::metrics::Outcome;
 use fairlane_wire::lease::{DeliveryOutcome, Settlement};
@@ -213,8 +213,7 @@ impl Delivery {
             Saved::Theirs => return self.clear(DeliveryOutcome::Gone, Some(&call)).await,
             Saved::Not => return,
         }
-        let pause = retry.pool_pause_ms.map(|ms| now + ms);
-        let settlement = self.settlement(DeliveryOutcome::Retry, Some(&call), pause);
+        let settlement = self.settlement(DeliveryOutcome::Retry, Some(&call), retry.hold);
         let wait = Duration::from_millis(retry.after_ms);
         self.end(&settlement, End::Park { until_ms, wait }).await;
     }
@@ -294,9 +293,9 @@ impl Delivery {
         &self,
         outcome: DeliveryOutcome,
         call: Option<&Call>,
-        pause: Option<Millis>,
+        hold: Option<Hold>,
     ) -> Settlement {
         let call = call.map(|call| (&call.report, &call.verdict));
-        books::settlement(self.credit(), outcome, call, pause)
+        books::settlement(self.credit(), outcome, call, hold, now_ms())
     }
 }

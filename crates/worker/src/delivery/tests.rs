@@ -61,6 +61,7 @@ impl World {
             tenant,
             job,
             priority: Priority::Batch,
+            model: fairlane_core::ModelId::parse("claude-haiku-4-5").unwrap(),
             pool: PoolId::parse("haiku-4.5").unwrap(),
             worker: context.worker.clone(),
             delivery: 1,
@@ -165,7 +166,7 @@ async fn a_job_whose_retry_cannot_be_recorded_stays_when_the_process_must_stop()
         after_ms: 0,
         history: books::history(&task.job.record),
         max_tokens: None,
-        pool_pause_ms: None,
+        hold: None,
     };
     let call = call(Ending::Cancelled(Cancelled::AfterSending));
     world.delivery.retry(task, call, retry).await;

@@ -17,7 +17,8 @@ pub(crate) fn saturated(world: &World) -> Result<(), Broken> {
     let mut largest = 0;
     for priority in Priority::ALL {
         let mut flows = Vec::new();
-        for (tenant, weight) in &world.plan.config.weights {
+        for (tenant, policy) in &world.plan.config.tenants {
+            let weight = policy.weight;
             let of = |job: &&JobPlan| job.priority == priority && job.tenant == *tenant;
             let granted: Vec<_> = world
                 .grants
