@@ -220,7 +220,9 @@ mod tests {
             text.join("\n"),
             "Fl-Job: wp-1\nFl-Key: wp-1\nFl-Kind: tagging\nFl-Model: claude-haiku-4-5\n\
              Fl-Pool: haiku-4.5\nFl-Input-Tokens: 120\nFl-Output-Tokens: 60\n\
-             Fl-Accepted: 1700000000000\nFl-Deadline: 1700000600000"
+             Fl-Accepted: 1700000000000\nFl-Fallback-Model: claude-haiku-5-5\n\
+             Fl-Fallback-Pool: haiku-5.5\nFl-Fallback-Input-Tokens: 156\n\
+             Fl-Fallback-Output-Tokens: 78\nFl-Deadline: 1700000600000"
         );
         let get = |name: &str| {
             pairs
