@@ -5,20 +5,19 @@
 //! once, and starts what was decided. Grants are stored before their worker hears of them; many
 //! are under way at once, bounded by the workers' slots.
 
+mod answer;
+mod gauges;
+mod grant;
+mod picture;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use fairlane_core::Term;
-use fairlane_core::scheduler::{Credit, Effect, Event, Scheduler};
-use fairlane_nats::{
-    Bucket, Confirmed, Content, Index, IndexEvent, Nats, Revision, Watch, WriteError, watch,
-};
+use fairlane_core::scheduler::{Effect, Event, Scheduler};
+use fairlane_nats::{Bucket, Index, IndexEvent, Nats, Revision, Watch, watch};
 use fairlane_runtime::Metrics;
-use fairlane_runtime::metrics::Priority;
-use fairlane_wire::Namespace;
-use fairlane_wire::lease::{Grant, Lease, Ready};
-use fairlane_wire::{WhyAnswer, WhyRequest};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
@@ -27,9 +26,9 @@ use tokio_util::sync::CancellationToken;
 use crate::aside;
 use crate::books::Books;
 use crate::clock::Clock;
-use crate::convert;
 use crate::lead::Trust;
 use crate::options::Options;
+use grant::Granting;
 
 /// What a term needs.
 pub(crate) struct Shell {
@@ -145,30 +144,6 @@ impl Leader {
         Ok(leader)
     }
 
-    async fn learn_leases(&mut self) -> anyhow::Result<()> {
-        let mut events = Vec::new();
-        while self.leases.next_many(&mut events, BATCH).await > 0 {
-            let current = events.contains(&watch::Event::Current);
-            self.apply_leases(std::mem::take(&mut events));
-            if current {
-                return Ok(());
-            }
-        }
-        anyhow::bail!("the watch of the leases ended")
-    }
-
-    async fn learn_jobs(&mut self) -> anyhow::Result<()> {
-        let mut events = Vec::new();
-        while self.index.next_many(&mut events, BATCH).await > 0 {
-            let current = events.contains(&IndexEvent::Current);
-            self.apply_jobs(std::mem::take(&mut events))?;
-            if current {
-                return Ok(());
-            }
-        }
-        anyhow::bail!("the index of the jobs ended")
-    }
-
     async fn lead(&mut self) -> anyhow::Result<()> {
         let mut gauges = tokio::time::interval(GAUGES_EVERY);
         gauges.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -224,68 +199,6 @@ impl Leader {
 
     fn apply(&mut self, event: Event) {
         self.core.handle(self.shell.clock.now(), event);
-    }
-
-    fn apply_leases(&mut self, events: Vec<watch::Event>) {
-        for event in events {
-            let watch::Event::Change(entry) = event else {
-                continue;
-            };
-            match convert::lease(&entry) {
-                Ok(event) => self.apply(event),
-                Err(error) => tracing::warn!(key = entry.key, error, "not a lease"),
-            }
-        }
-    }
-
-    fn apply_jobs(&mut self, events: Vec<IndexEvent>) -> anyhow::Result<()> {
-        for event in events {
-            match event {
-                IndexEvent::Item(item) => match convert::job(&self.shell.nats.names, &item) {
-                    Ok(job) => self.apply(Event::Job(job)),
-                    Err(error) => {
-                        tracing::warn!(seq = item.seq, subject = item.subject, error, "not a job");
-                    }
-                },
-                IndexEvent::Current | IndexEvent::Stale => {}
-                IndexEvent::Reset => anyhow::bail!("the job stream was deleted and made anew"),
-            }
-        }
-        Ok(())
-    }
-
-    fn apply_ready(&mut self, message: &async_nats::Message) {
-        match serde_json::from_slice::<Ready>(&message.payload) {
-            Ok(Ready {
-                worker,
-                slots,
-                draining,
-                version: _,
-            }) => {
-                self.apply(Event::Worker {
-                    worker,
-                    slots,
-                    draining,
-                });
-            }
-            Err(error) => tracing::warn!(%error, "not a worker's announcement"),
-        }
-    }
-
-    /// Answers why a job is not running.
-    async fn answer(&mut self, message: &async_nats::Message) {
-        let Some(reply) = message.reply.clone() else {
-            return;
-        };
-        let Ok(request) = serde_json::from_slice::<WhyRequest>(&message.payload) else {
-            return;
-        };
-        let why = self.core.why(request.seq(), self.shell.clock.now());
-        let answer = serde_json::to_vec(&WhyAnswer::from(why)).expect("an answer is plain data");
-        // Only puts it into the client's buffer; whoever asked asks again if it gets lost.
-        if let Err(error) = self.shell.nats.client.publish(reply, answer.into()).await {
-            tracing::debug!(%error, "cannot answer");
-        }
     }
 
     fn dispatch(&mut self) {
@@ -347,18 +260,6 @@ impl Leader {
             books.save(self.core.snapshot(self.shell.clock.now())).await;
         }
     }
-
-    fn set_gauges(&self) {
-        let metrics = &self.shell.metrics;
-        let [critical, standard, batch] = self
-            .core
-            .queued()
-            .map(|jobs| i64::try_from(jobs).unwrap_or(i64::MAX));
-        metrics.queue_depth(Priority::Critical).set(critical);
-        metrics.queue_depth(Priority::Standard).set(standard);
-        metrics.queue_depth(Priority::Batch).set(batch);
-        metrics.credits_live(self.core.live() as u64);
-    }
 }
 
 async fn saved(saving: &mut Option<BoxFuture<'static, Books>>) -> Books {
@@ -372,165 +273,5 @@ async fn wait_until(deadline: Option<tokio::time::Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Storing one credit and sending it to its worker.
-struct Granting {
-    nats: Nats,
-    credits: Bucket,
-    ttl: Duration,
-}
-
-/// Why a credit is not stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NotStored {
-    /// Its lease is at another revision.
-    Refused,
-    /// The bucket takes no writes now.
-    Failed,
-}
-
-impl Granting {
-    async fn run(self, credit: Credit, expected: Revision) -> Event {
-        let seq = credit.seq;
-        let credit = convert::credit_to_wire(credit);
-        match self.store(&credit, expected).await {
-            Ok(revision) => {
-                self.send(credit, revision).await;
-                Event::GrantStored {
-                    seq,
-                    revision: revision.0,
-                }
-            }
-            Err(NotStored::Refused) => Event::GrantRefused { seq },
-            Err(NotStored::Failed) => Event::GrantFailed { seq },
-        }
-    }
-
-    /// The revision under which the credit is stored.
-    async fn store(
-        &self,
-        credit: &fairlane_wire::Credit,
-        expected: Revision,
-    ) -> Result<Revision, NotStored> {
-        let key = Namespace::lease_key(credit.seq);
-        let lease = Lease::Granted(credit.clone());
-        let value = bytes::Bytes::from(serde_json::to_vec(&lease).expect("a lease is plain data"));
-        let stored = if expected == Revision::ABSENT {
-            self.credits
-                .create(&key, value.clone(), Some(self.ttl))
-                .await
-        } else {
-            self.credits
-                .put_if(&key, value.clone(), expected, Some(self.ttl))
-                .await
-        };
-        match stored {
-            Ok(revision) => Ok(revision),
-            // What a marker or tombstone leaves behind goes away without a word after a while, and
-            // then the revision to expect is none. Without this the job would never run again.
-            Err(WriteError::Conflict { .. })
-                if expected != Revision::ABSENT && self.left_no_trace(&key).await =>
-            {
-                let absent = Revision::ABSENT;
-                let stored = self
-                    .credits
-                    .put_if(&key, value, absent, Some(self.ttl))
-                    .await;
-                stored.map_err(|_| NotStored::Refused)
-            }
-            Err(WriteError::Conflict { .. }) => Err(NotStored::Refused),
-            Err(error) => {
-                tracing::warn!(seq = credit.seq.0, %error, "cannot store a credit");
-                match self
-                    .credits
-                    .confirm(&key, &Content::Live(value), expected)
-                    .await
-                {
-                    Ok(Confirmed::Landed(revision)) => Ok(revision),
-                    Ok(Confirmed::Overtaken(_)) => Err(NotStored::Refused),
-                    Ok(Confirmed::Pending) | Err(_) => Err(NotStored::Failed),
-                }
-            }
-        }
-    }
-
-    async fn left_no_trace(&self, key: &str) -> bool {
-        matches!(self.credits.get(key).await, Ok(None))
-    }
-
-    async fn send(&self, credit: fairlane_wire::Credit, revision: Revision) {
-        let subject = self.nats.names.credit_subject(&credit.worker);
-        let ttl_ms = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
-        let grant = Grant {
-            credit,
-            revision: revision.0,
-            ttl_ms,
-        };
-        let body = serde_json::to_vec(&grant).expect("a grant is plain data");
-        // If it is lost, the credit ends unstarted and is granted again.
-        if let Err(error) = self.nats.client.publish(subject, body.into()).await {
-            tracing::warn!(%error, "cannot send a credit to its worker");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use fairlane_core::{
-        Cost, JobId, JobSeq, Millis, ModelId, PoolId, Priority, TenantId, Tokens, WorkerId,
-    };
-    use fairlane_support::TestNats;
-
-    use super::*;
-
-    const GRANTED_AT: Millis = 7;
-
-    fn credit() -> fairlane_wire::Credit {
-        convert::credit_to_wire(Credit {
-            seq: JobSeq(17),
-            priority: Priority::Batch,
-            tenant: TenantId::parse("acme").unwrap(),
-            job: JobId::parse("a").unwrap(),
-            model: ModelId::parse("claude-haiku-4-5").unwrap(),
-            pool: PoolId::parse("haiku").unwrap(),
-            worker: WorkerId::parse("w").unwrap(),
-            delivery: 2,
-            tokens: Tokens::default(),
-            cost: Cost(1_000),
-            term: Term(3),
-            granted_at: GRANTED_AT,
-        })
-    }
-
-    #[tokio::test]
-    async fn a_credit_replaces_what_we_last_saw_of_the_lease_even_if_that_is_gone_by_now() {
-        let server = TestNats::start().await;
-        let credits = server.nats.bucket(&server.nats.names.credits_bucket());
-        let ttl = Duration::from_secs(60);
-        let granting = Granting {
-            nats: server.nats.clone(),
-            credits: credits.clone(),
-            ttl,
-        };
-        let gone = Revision(5);
-        let stored = granting.store(&credit(), gone).await;
-        let stored = stored.expect("nobody holds the lease");
-        assert_eq!(
-            granting.store(&credit(), gone).await,
-            Err(NotStored::Refused),
-            "held by now"
-        );
-        let tombstone = credits
-            .tombstone_if("17", stored, bytes::Bytes::new(), ttl)
-            .await
-            .unwrap();
-        assert_eq!(
-            granting.store(&credit(), gone).await,
-            Err(NotStored::Refused),
-            "a settlement that we have not seen yet is not overwritten"
-        );
-        assert!(granting.store(&credit(), tombstone).await.is_ok());
     }
 }
