@@ -11,6 +11,7 @@ pub mod names;
 pub mod record;
 pub mod snapshot;
 pub mod submission;
+pub mod tenant;
 mod text;
 pub mod why;
 
@@ -22,4 +23,5 @@ pub use names::{Namespace, header};
 pub use record::{JobRecord, KeyOwner, Phase, UsageRecord};
 pub use snapshot::SnapshotRecord;
 pub use submission::{Submission, measure, peek};
+pub use tenant::{Plan, TenantRecord, TenantRecordError};
 pub use why::{WhyAnswer, WhyRequest};
