@@ -191,7 +191,11 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_with_what_would_be_right() {
-        let error = |text: &str| TenantRecord::parse(text.as_bytes()).unwrap_err().to_string();
+        let error = |text: &str| {
+            TenantRecord::parse(text.as_bytes())
+                .unwrap_err()
+                .to_string()
+        };
         for (text, told) in [
             (
                 r#"{"plan": "gold"}"#,
@@ -225,7 +229,10 @@ mod tests {
             assert_eq!(error(text), told);
         }
         for text in ["", "7", "[]", "{"] {
-            assert!(error(text).starts_with("it is no JSON object: "), "{text:?}");
+            assert!(
+                error(text).starts_with("it is no JSON object: "),
+                "{text:?}"
+            );
         }
         assert!(error(&format!(r#"{{"plan": "{}"}}"#, "x".repeat(5_000))).len() < 200);
     }
