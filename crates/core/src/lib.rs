@@ -11,6 +11,7 @@ pub mod breaker;
 pub mod drr;
 pub mod election;
 pub mod failure;
+pub mod fairness;
 pub mod ids;
 pub mod invariants;
 pub mod job;
