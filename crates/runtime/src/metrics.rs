@@ -70,8 +70,12 @@ catalogue! {
         "Answers 429 of the Claude API, by the tenant that caused them.";
     DEMOTED_TENANTS = Gauge "claude_demoted_tenants" [],
         "Tenants whose standard work is served as batch now.";
-    FAIRNESS_INDEX = Gauge "claude_drr_fairness_index" [],
-        "Jain's index over the weighted service of tenants: 1 is perfectly fair.";
+    FAIRNESS_INDEX = Gauge "claude_drr_fairness_index" ["priority"],
+        "Jain's index over the weighted service of the tenants that competed for all of the last minute: 1 is perfectly fair.";
+    FAIRNESS_MIN_SHARE = Gauge "fairlane_fairness_min_share" ["priority"],
+        "Least part of its entitlement that a tenant got which competed for all of the last minute.";
+    FAIRNESS_GAP_RATIO = Gauge "fairlane_fairness_gap_ratio" ["priority"],
+        "Largest gap in weighted service between two tenants in the last minute, as a part of what deficit round robin allows; above 1 is a fault.";
     INPUT_TOKENS = Counter "claude_input_tokens_total" ["tenant_id"], "Input tokens used, by tenant.";
     JOBS = Counter "fairlane_jobs_total" ["outcome"], "Jobs that have ended, by outcome.";
     CREDITS_GRANTED = Counter "fairlane_credits_granted_total" [], "Credits handed out.";
@@ -135,6 +139,8 @@ pub struct Metrics {
     throttles: IntCounterVec,
     demoted_tenants: IntGaugeVec,
     fairness_index: GaugeVec,
+    fairness_min_share: GaugeVec,
+    fairness_gap_ratio: GaugeVec,
     input_tokens: IntCounterVec,
     jobs: IntCounterVec,
     credits_granted: IntCounterVec,
@@ -168,10 +174,9 @@ impl Metrics {
             ),
             throttles: counter(&registry, THROTTLES),
             demoted_tenants: gauge(&registry, DEMOTED_TENANTS),
-            fairness_index: register(
-                &registry,
-                GaugeVec::new(opts(FAIRNESS_INDEX), FAIRNESS_INDEX.labels),
-            ),
+            fairness_index: ratio(&registry, FAIRNESS_INDEX),
+            fairness_min_share: ratio(&registry, FAIRNESS_MIN_SHARE),
+            fairness_gap_ratio: ratio(&registry, FAIRNESS_GAP_RATIO),
             input_tokens: counter(&registry, INPUT_TOKENS),
             jobs: counter(&registry, JOBS),
             credits_granted: counter(&registry, CREDITS_GRANTED),
@@ -208,11 +213,17 @@ impl Metrics {
         set(&self.demoted_tenants, count);
     }
 
-    /// Jain's index, 0 to 1.
-    pub fn fairness_index(&self, index: f64) {
-        self.fairness_index
-            .with_label_values::<&str>(&[])
-            .set(index);
+    /// How fair the last minute was: Jain's index, the least part of an entitlement that a tenant got, and the largest
+    /// gap as a part of what is allowed.
+    pub fn fairness(&self, priority: Priority, index: f64, min_share: f64, gap_ratio: f64) {
+        let labels = &[priority.label()];
+        self.fairness_index.with_label_values(labels).set(index);
+        self.fairness_min_share
+            .with_label_values(labels)
+            .set(min_share);
+        self.fairness_gap_ratio
+            .with_label_values(labels)
+            .set(gap_ratio);
     }
 
     /// Books the end of one job.
@@ -243,6 +254,8 @@ impl Metrics {
         self.queue_depth.reset();
         self.demoted_tenants.reset();
         self.fairness_index.reset();
+        self.fairness_min_share.reset();
+        self.fairness_gap_ratio.reset();
         self.credits_live.reset();
     }
 
@@ -265,6 +278,10 @@ fn opts(def: MetricDef) -> Opts {
 
 fn gauge(registry: &Registry, def: MetricDef) -> IntGaugeVec {
     register(registry, IntGaugeVec::new(opts(def), def.labels))
+}
+
+fn ratio(registry: &Registry, def: MetricDef) -> GaugeVec {
+    register(registry, GaugeVec::new(opts(def), def.labels))
 }
 
 fn counter(registry: &Registry, def: MetricDef) -> IntCounterVec {
@@ -326,7 +343,7 @@ mod tests {
         metrics.request_latency(Priority::Batch).observe(0.3);
         metrics.throttled("acme");
         metrics.demoted_tenants(1);
-        metrics.fairness_index(0.9);
+        metrics.fairness(Priority::Standard, 0.9, 0.8, 0.5);
         metrics.input_tokens("acme", 1_000);
         metrics.job_ended(Outcome::Done);
         metrics.credits_granted(2);
@@ -387,6 +404,7 @@ mod tests {
         for gone in [
             "claude_queue_depth",
             "claude_drr_fairness_index",
+            "fairlane_fairness",
             "fairlane_credits_live",
         ] {
             assert!(!text.contains(gone), "{text}");

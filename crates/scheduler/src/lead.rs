@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::fairness::Fairness;
 use crate::options::Options;
 use crate::term;
 
@@ -28,6 +29,7 @@ pub(crate) struct Context {
     pub(crate) nats: Nats,
     pub(crate) options: Options,
     pub(crate) metrics: Metrics,
+    pub(crate) fairness: Fairness,
     pub(crate) shutdown: Shutdown,
     pub(crate) connected: Check,
 }
@@ -204,6 +206,7 @@ impl Candidate {
             nats: self.context.nats.clone(),
             options: self.context.options.clone(),
             metrics: self.context.metrics.clone(),
+            fairness: self.context.fairness.clone(),
             clock: self.clock,
             trust,
             stop: stop.clone(),
@@ -227,6 +230,7 @@ impl Candidate {
             Ok(Err(error)) => tracing::error!(error = %format!("{error:#}"), "the term failed"),
             Err(error) => tracing::error!(%error, "the term panicked"),
         }
+        self.context.fairness.forget();
     }
 
     /// Ends the term and puts the lease down, so that another takes it at once.

@@ -2,12 +2,14 @@
 //!
 //! All decisions are `fairlane_core`'s. This crate waits for events, hands them to the core in order,
 //! and carries out its effects: [`lead`] for the lease, [`term`] for everything a leader does,
-//! `books` for what it hands on, `aside` for jobs that the leader itself takes out of the queue.
+//! `books` for what it hands on, `aside` for jobs that the leader itself takes out of the queue,
+//! `fairness` for what it tells over HTTP.
 
 mod aside;
 mod books;
 mod clock;
 mod convert;
+mod fairness;
 mod lead;
 mod options;
 mod term;
@@ -25,10 +27,13 @@ pub use options::{Options, OptionsError};
 pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Result<()> {
     let options = Options::from_settings(&settings)?;
     let connected = frame.health.check("nats");
+    let fairness = fairness::Fairness::new();
+    frame.health.mount(fairness.routes());
     let lead = lead::run(lead::Context {
         nats,
         options,
         metrics: frame.metrics.clone(),
+        fairness,
         shutdown: frame.shutdown.clone(),
         connected,
     });

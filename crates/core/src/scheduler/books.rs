@@ -68,7 +68,28 @@ impl Scheduler {
         let weight = self.weight(tenant);
         self.lanes
             .correct(pool, credit.priority, tenant, weight, cost - credit.cost);
+        self.measure_end(credit, cost - credit.cost);
         self.refresh_tenant(tenant);
+    }
+
+    /// Tells the meter of a credit, if it is ours: what others granted was fair or not in their time.
+    pub(super) fn measure_grant(&mut self, credit: &Credit) {
+        if credit.term == self.term {
+            let lane = self.pool(&credit.pool).lane(credit.priority);
+            let tenant = self.tenant(&credit.tenant);
+            let weight = self.weight(tenant);
+            self.meter
+                .served(self.now, lane, tenant.0, weight, credit.cost);
+        }
+    }
+
+    /// Tells the meter that a credit is over and cost `more` than it was charged.
+    pub(super) fn measure_end(&mut self, credit: &Credit, more: Cost) {
+        if credit.term == self.term {
+            let lane = self.pool(&credit.pool).lane(credit.priority);
+            let tenant = self.tenant(&credit.tenant);
+            self.meter.settled(self.now, lane, tenant.0, more);
+        }
     }
 
     /// Forgets a lease that turned out not to be what we thought.

@@ -107,6 +107,7 @@ impl Scheduler {
         }
         let job = &self.jobs[&seq];
         self.lanes.serve(pool, priority, tenant, job.cost);
+        self.measure_grant(&credit);
         self.lanes.remove(pool, priority, tenant, seq);
         self.charge(&credit);
         self.refresh(pool, priority, tenant);

@@ -68,6 +68,7 @@ impl Scheduler {
                     let (pool, weight) = (self.pool(&credit.pool), self.weight(tenant));
                     self.lanes
                         .correct(pool, credit.priority, tenant, weight, credit.cost);
+                    self.measure_grant(&credit);
                 }
                 self.leases
                     .insert(seq, Lease::held(revision, credit, started));
@@ -200,6 +201,7 @@ impl Scheduler {
                 self.fleet.free(&credit.worker);
                 let tenant = self.tenant(&credit.tenant);
                 self.tenants.landed(tenant);
+                self.measure_end(&credit, Cost(0));
                 self.refresh_tenant(tenant);
                 self.count_deliveries(seq, credit.delivery);
                 if let Some(job) = self.jobs.get_mut(&seq) {

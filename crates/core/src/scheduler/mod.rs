@@ -24,6 +24,7 @@ use crate::Millis;
 use crate::breaker::{self, Sample};
 use crate::drr::{FlowKey, Weight};
 use crate::failure::Scope;
+use crate::fairness::{Lane, Meter};
 use crate::ids::{JobId, JobSeq, Kind, ModelId, PoolId, TenantId, Term, WorkerId};
 use crate::job::{Cost, CostWeights, Priority, Tokens};
 use crate::learn::OutputLengths;
@@ -250,6 +251,7 @@ pub struct Scheduler {
     jobs: BTreeMap<JobSeq, Job>,
     leases: BTreeMap<JobSeq, Lease>,
     lengths: OutputLengths,
+    meter: Meter,
     /// Highest revision of any lease that was seen in the bucket.
     revision_seen: u64,
     lanes: Lanes,
@@ -289,6 +291,7 @@ impl Scheduler {
             jobs: BTreeMap::new(),
             leases: BTreeMap::new(),
             lengths: OutputLengths::default(),
+            meter: Meter::new(config.quantum, now),
             revision_seen: 0,
             lanes: Lanes::new(config.quantum, config.shares),
             fleet: Fleet::default(),
@@ -396,6 +399,18 @@ impl Scheduler {
     #[must_use]
     pub fn known(&self) -> usize {
         self.jobs.len()
+    }
+
+    /// How fair it is. Lanes of its readings are named by [`Scheduler::pool_of`].
+    pub fn fairness(&mut self, now: Millis) -> &Meter {
+        self.meter.roll(now);
+        &self.meter
+    }
+
+    /// The pool of a lane that was measured.
+    #[must_use]
+    pub fn pool_of(&self, lane: Lane) -> &PoolId {
+        self.pools.name(PoolIx::of_lane(lane))
     }
 
     /// Term of this scheduler.

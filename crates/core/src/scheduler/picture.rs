@@ -6,6 +6,7 @@ use super::{Credit, Policy};
 use crate::Millis;
 use crate::breaker::{self, Breaker, Gate};
 use crate::drr::{Drr, FlowKey, Head, Weight};
+use crate::fairness::Lane;
 use crate::ids::{JobId, JobSeq, ModelId, PoolId, TenantId, WorkerId};
 use crate::job::{Cost, Priority, Tokens};
 use crate::learn::Profile;
@@ -19,6 +20,18 @@ pub(super) struct TenantIx(pub(super) u32);
 /// A pool by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PoolIx(usize);
+
+impl PoolIx {
+    /// Where the flows of this pool and priority are measured.
+    pub(super) fn lane(self, priority: Priority) -> Lane {
+        let pool = u32::try_from(self.0).expect("a handful of pools");
+        Lane { pool, priority }
+    }
+
+    pub(super) fn of_lane(lane: Lane) -> Self {
+        Self(lane.pool as usize)
+    }
+}
 
 /// A job in the stream.
 #[derive(Debug)]

@@ -52,6 +52,8 @@ impl Scheduler {
         let flow = FlowKey(tenant.0);
         match head.and_then(|seq| self.jobs.get(&seq).map(|job| (seq, job))) {
             Some((seq, job)) if !at_cap => {
+                let lane = pool.lane(priority);
+                self.meter.waits(self.now, lane, tenant.0, weight);
                 ring.wait(
                     flow,
                     weight,
@@ -61,7 +63,10 @@ impl Scheduler {
                     },
                 );
             }
-            _ => ring.rest(flow),
+            _ => {
+                self.meter.rests(self.now, pool.lane(priority), tenant.0);
+                ring.rest(flow);
+            }
         }
     }
 

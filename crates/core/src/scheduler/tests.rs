@@ -388,6 +388,41 @@ fn grants_stay_within_the_pool_and_go_on_when_it_refills() {
 }
 
 #[test]
+fn the_meter_sees_who_competes_and_what_they_get() {
+    let pro = Policy {
+        weight: Weight(3_000),
+        ..Policy::default()
+    };
+    let mut world = World::new(Config {
+        tenants: BTreeMap::from([(TenantId::parse("pro").unwrap(), pro)]),
+        ..config()
+    });
+    for seq in 1..=4_000 {
+        let tenant = ["pro", "acme", "bolt"][seq as usize % 3];
+        world.job(seq, Priority::Standard, tenant);
+    }
+    world.job(5_000, Priority::Critical, "acme");
+    for second in 0..60 {
+        world.now = second * 1_000;
+        world.worker("w", 20);
+        for credit in world.grants() {
+            let used = credit.tokens;
+            world.start(&credit);
+            world.settle(&credit, Outcome::Finished, Some(used));
+        }
+    }
+    let meter = world.scheduler.fairness(60_000);
+    let reading = meter.latest(Priority::Standard);
+    assert_eq!(reading.flows, 3);
+    assert!(reading.index > 0.999, "{reading:?}");
+    assert!(reading.min_share > 0.97, "{reading:?}");
+    assert!(reading.gap_ratio <= 1.0, "{reading:?}");
+    assert_eq!(meter.latest(Priority::Critical).flows, 0);
+    let (lane, _) = meter.history().next().unwrap().lanes[0];
+    assert_eq!(world.scheduler.pool_of(lane).as_str(), "haiku");
+}
+
+#[test]
 fn a_pause_stops_its_pool_and_no_other() {
     let mut world = World::new(config());
     for seq in 1..=3 {

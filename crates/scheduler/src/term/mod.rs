@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::aside;
 use crate::books::Books;
 use crate::clock::Clock;
+use crate::fairness::Fairness;
 use crate::lead::Trust;
 use crate::options::Options;
 use grant::Granting;
@@ -35,6 +36,7 @@ pub(crate) struct Shell {
     pub(crate) nats: Nats,
     pub(crate) options: Options,
     pub(crate) metrics: Metrics,
+    pub(crate) fairness: Fairness,
     pub(crate) clock: Clock,
     pub(crate) trust: Trust,
     pub(crate) stop: CancellationToken,
