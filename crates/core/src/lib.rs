@@ -8,6 +8,8 @@
 
 pub mod attempt;
 pub mod breaker;
+pub mod concurrency;
+pub mod demotion;
 pub mod drr;
 pub mod election;
 pub mod failure;
@@ -19,6 +21,7 @@ pub mod learn;
 pub mod limiter;
 pub mod models;
 pub mod price;
+pub mod recent;
 pub mod scheduler;
 pub mod share;
 

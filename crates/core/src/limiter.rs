@@ -6,9 +6,15 @@
 //! A bucket holds up to a minute's worth and is refilled continuously, as the upstream does it.
 //! Levels are kept in 1/60 000 of a token, so that a limit per minute is a whole number per
 //! millisecond and nothing is lost to rounding. A level may go below zero: what was used is used.
+//!
+//! What an answer's headers say remains is an upper bound, as of when they came: since then the
+//! bucket was refilled, and we have taken from it. Where the bound is below what we thought, somebody
+//! else uses the same key. What they took in the last minute tells how much they take between two
+//! sightings, and that much is left in the bucket for them.
 
 use crate::Millis;
 use crate::job::Tokens;
+use crate::recent::Recent;
 
 const PER_TOKEN: i64 = 60_000;
 
@@ -27,12 +33,29 @@ pub struct Limits {
 }
 
 /// One continuously refilled bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Bucket {
     per_minute: i64,
     level: i64,
     at: Millis,
+    /// What we took out, in tokens, by the time we did.
+    taken: Recent<TAKEN_SLOTS>,
+    /// What was gone that we did not take, in tokens, by the time we saw it.
+    missing: Recent<6>,
+    /// Mean age of what answers say, when we read it.
+    lag: Millis,
 }
+
+/// Stretches of time that takings are counted in: a quarter of a second each, a minute in all.
+const TAKEN_SLOTS: usize = 240;
+const TAKEN_SLOT: Millis = 250;
+
+/// What others took is counted for a minute.
+const MISSING_SLOT: Millis = 10_000;
+
+/// Differences below this part of the limit are rounding: the upstream says what remains to the
+/// nearest thousand of tokens.
+const MISSING_MIN_PART: i64 = 50;
 
 impl Bucket {
     /// A bucket of `per_minute` that holds a sixth of it, ten seconds' worth: we do not know
@@ -46,6 +69,9 @@ impl Bucket {
             per_minute,
             level: per_minute * PER_TOKEN / 6,
             at: now,
+            taken: Recent::new(TAKEN_SLOT),
+            missing: Recent::new(MISSING_SLOT),
+            lag: 0,
         }
     }
 
@@ -93,6 +119,12 @@ impl Bucket {
         units(tokens).min(self.per_minute * PER_TOKEN)
     }
 
+    /// Takes out what a call that begins now will use, below zero if need be.
+    pub fn reserve(&mut self, tokens: u64, now: Millis) {
+        self.taken.add(tokens, now);
+        self.take(tokens);
+    }
+
     /// Takes `tokens` out, below zero if need be.
     pub fn take(&mut self, tokens: u64) {
         self.level = self.level.saturating_sub(units(tokens));
@@ -106,14 +138,45 @@ impl Bucket {
             .min(self.per_minute * PER_TOKEN);
     }
 
-    /// Takes over what the upstream said: its limit, and what remains as an upper bound (it is
-    /// rounded, and others may spend too).
-    pub fn observe(&mut self, limit: u64, remaining: u64) {
-        let limit = i64::try_from(limit)
+    /// Takes over what the upstream said at `at`: its limit, and what remained as an upper bound
+    /// (it is rounded, and others may spend too). The bucket is refilled up to now.
+    pub fn observe(&mut self, seen: Observed, at: Millis) {
+        let now = self.at;
+        let age = now.saturating_sub(at);
+        let limit = i64::try_from(seen.limit)
             .unwrap_or(i64::MAX)
             .clamp(1, i64::MAX / PER_TOKEN / 4);
         self.per_minute = limit;
-        self.level = self.level.min(units(remaining)).min(limit * PER_TOKEN);
+        self.level = self.level.min(limit * PER_TOKEN);
+        self.lag = (self.lag * 7 + age) / 8;
+        let Some(taken) = self.taken.since(at, now) else {
+            return;
+        };
+        let refilled = limit.saturating_mul(i64::try_from(age).unwrap_or(i64::MAX));
+        let bound = units(seen.remaining)
+            .saturating_add(refilled)
+            .saturating_sub(units(taken));
+        let gap = (self.level.saturating_sub(bound)).div_euclid(PER_TOKEN);
+        if gap <= 0 {
+            return;
+        }
+        self.level = bound;
+        if gap > limit / MISSING_MIN_PART {
+            self.missing.add(gap.unsigned_abs(), now);
+        }
+    }
+
+    /// Tokens that somebody else took in the last minute.
+    #[must_use]
+    pub fn missing(&self) -> u64 {
+        self.missing.total(self.at)
+    }
+
+    /// What others will have taken before we see it: at most half of the bucket.
+    fn others(&self) -> u64 {
+        let per_minute = self.missing();
+        let half = self.per_minute.unsigned_abs() / 2;
+        (per_minute.saturating_mul(self.lag) / 60_000).min(half)
     }
 
     /// A bucket of `per_minute` that held `tokens` at `at`; negative when overdrawn.
@@ -147,7 +210,7 @@ fn units(tokens: u64) -> i64 {
 }
 
 /// The limits of one pool and whether it is paused.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct PoolLimits {
     requests: Bucket,
     input: Bucket,
@@ -215,19 +278,21 @@ impl PoolLimits {
         [&mut self.requests, &mut self.input, &mut self.output]
     }
 
-    /// Whether one request of `tokens` may start now.
+    /// Whether one request of `tokens` may start now, and leave `spare` requests, input and output
+    /// tokens to somebody else.
     ///
     /// # Errors
     /// The time at which it may be asked again.
-    pub fn room(&mut self, tokens: Tokens, now: Millis) -> Result<(), Millis> {
+    pub fn room(&mut self, tokens: Tokens, spare: [u64; 3], now: Millis) -> Result<(), Millis> {
         if now < self.paused_until {
             return Err(self.paused_until);
         }
         self.refill(now);
         let needs = [1, tokens.input, tokens.output];
         let mut wait = 0;
-        for (bucket, need) in self.buckets().into_iter().zip(needs) {
-            wait = wait.max(bucket.wait_for(need));
+        for ((bucket, need), spare) in self.buckets().into_iter().zip(needs).zip(spare) {
+            let left = spare.saturating_add(bucket.others());
+            wait = wait.max(bucket.wait_for(need.saturating_add(left)));
         }
         if wait == 0 { Ok(()) } else { Err(now + wait) }
     }
@@ -254,13 +319,18 @@ impl PoolLimits {
         }
     }
 
-    /// Sets aside one request of `tokens`, or takes out what one used that was never set aside.
-    pub fn reserve(&mut self, tokens: Tokens) {
-        for (bucket, need) in self
-            .buckets()
-            .into_iter()
-            .zip([1, tokens.input, tokens.output])
-        {
+    /// Sets aside one request of `tokens` that begins now.
+    pub fn reserve(&mut self, tokens: Tokens, now: Millis) {
+        let needs = [1, tokens.input, tokens.output];
+        for (bucket, need) in self.buckets().into_iter().zip(needs) {
+            bucket.reserve(need, now);
+        }
+    }
+
+    /// Takes out what one request used for which nothing was set aside.
+    pub fn charge(&mut self, used: Tokens) {
+        let needs = [1, used.input, used.output];
+        for (bucket, need) in self.buckets().into_iter().zip(needs) {
             bucket.take(need);
         }
     }
@@ -284,12 +354,25 @@ impl PoolLimits {
         if now >= self.paused_until {
             self.refill(now);
         }
+        let at = seen.at;
         let seen = [seen.requests, seen.input_tokens, seen.output_tokens];
         for (bucket, seen) in self.buckets().into_iter().zip(seen) {
-            if let Some(Observed { limit, remaining }) = seen {
-                bucket.observe(limit, remaining);
+            if let Some(seen) = seen {
+                bucket.observe(seen, at);
             }
         }
+    }
+
+    /// Requests, input and output tokens that somebody else with the same key took in the last minute.
+    #[must_use]
+    pub fn missing(&self) -> [u64; 3] {
+        [&self.requests, &self.input, &self.output].map(Bucket::missing)
+    }
+
+    /// Limits per minute, as far as they are known: requests, input and output tokens.
+    #[must_use]
+    pub fn per_minute(&self) -> [u64; 3] {
+        [&self.requests, &self.input, &self.output].map(|bucket| bucket.per_minute.unsigned_abs())
     }
 
     /// Closes the pool until `until`; an earlier time never shortens a pause.
@@ -319,6 +402,8 @@ impl PoolLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOTHING: [u64; 3] = [0; 3];
 
     fn drained(per_minute: u64) -> Bucket {
         let mut bucket = Bucket::new(per_minute, 0);
@@ -402,8 +487,8 @@ mod tests {
             ),
             (Some(reserved), [99, 9_000, 900]),
         ] {
-            let mut pool = fresh;
-            pool.reserve(reserved);
+            let mut pool = fresh.clone();
+            pool.reserve(reserved, 0);
             pool.settle(reserved, used);
             assert_eq!(levels(&pool), want, "{used:?}");
         }
@@ -439,7 +524,7 @@ mod tests {
         };
         let mut pool = PoolLimits::restored(limits, [i64::MIN, -1_000_000, 7], 0, 0);
         assert_eq!(pool.left(0), [-600, -6_000, 7]);
-        assert_eq!(pool.room(Tokens::default(), 11 * 60_000), Ok(()));
+        assert_eq!(pool.room(Tokens::default(), NOTHING, 11 * 60_000), Ok(()));
     }
 
     #[test]
@@ -454,8 +539,8 @@ mod tests {
         let mut started = |from: Millis, to: Millis| {
             let mut count = 0;
             for now in from..to {
-                while pool.room(Tokens::default(), now).is_ok() {
-                    pool.reserve(Tokens::default());
+                while pool.room(Tokens::default(), NOTHING, now).is_ok() {
+                    pool.reserve(Tokens::default(), now);
                     count += 1;
                 }
             }
@@ -484,7 +569,7 @@ mod tests {
         );
         pool.pause(16_000);
         pool.pause(2_000);
-        assert_eq!(pool.room(Tokens::default(), 15_999), Err(16_000));
-        assert_eq!(pool.room(Tokens::default(), 16_000), Ok(()));
+        assert_eq!(pool.room(Tokens::default(), NOTHING, 15_999), Err(16_000));
+        assert_eq!(pool.room(Tokens::default(), NOTHING, 16_000), Ok(()));
     }
 }

@@ -47,9 +47,9 @@ impl Scheduler {
         let tenant = self.tenant(&credit.tenant);
         self.tenants.took_off(tenant);
         if credit.term == self.term {
-            self.pools.limits(pool).reserve(credit.tokens);
+            self.pools.limits(pool).reserve(credit.tokens, self.now);
         } else if !self.booked.grant(credit) {
-            self.pools.limits(pool).reserve(credit.tokens);
+            self.pools.limits(pool).reserve(credit.tokens, self.now);
             self.replay(pool, tenant, credit);
         }
     }

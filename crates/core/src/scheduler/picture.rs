@@ -275,7 +275,7 @@ impl Pools {
     ) -> Result<(), Option<Millis>> {
         let pool = &mut self.pools[pool.0];
         match pool.breaker.gate(now) {
-            Gate::Closed | Gate::HalfOpen => pool.limits.room(tokens, now).map_err(Some),
+            Gate::Closed | Gate::HalfOpen => pool.limits.room(tokens, [0; 3], now).map_err(Some),
             Gate::Open { until } => Err(Some(until)),
             Gate::Probing => Err(None),
         }

@@ -148,7 +148,7 @@ impl Scheduler {
         } else {
             self.replay(pool, tenant, credit);
             if let Some(used) = used {
-                self.pools.limits(pool).reserve(used);
+                self.pools.limits(pool).charge(used);
             }
         }
         let cost = used.map_or(Cost(0), |used| Cost::of(used, self.config.cost_weights));

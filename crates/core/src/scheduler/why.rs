@@ -89,7 +89,7 @@ impl Scheduler {
         if ahead > 0 {
             return Why::BehindOwn { ahead };
         }
-        if let Err(until) = self.pools.limits(pool).room(tokens, now) {
+        if let Err(until) = self.pools.limits(pool).room(tokens, [0; 3], now) {
             return Why::PoolFull { until };
         }
         if self
