@@ -1,94 +1,231 @@
-//! Writing dead letters.
+//! Dead letters: how they are written, and read back with the message they were made from.
+//!
+//! The body and the headers of that message are kept byte for byte. What does not fit into the
+//! letter goes to the store of large bodies, which keeps its objects longer than letters live.
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
 use fairlane_core::TenantId;
-use fairlane_wire::letter::{Letter, unknown_tenant};
+use fairlane_wire::letter::{Letter, original_header, unknown_tenant, was};
 use fairlane_wire::names::header;
 
 use crate::client::Nats;
+use crate::jobs::{ReadError, StoredMessage};
+use crate::payloads::PayloadError;
 use crate::publish::{Stored, WriteError};
 
+/// Bytes of the original headers that stay on the letter. The server takes 64 KiB in all, and a
+/// message that is nearly all headers must be buried too.
+const HEADER_BYTES_MAX: usize = 16 * 1024;
+
+/// The message a letter is made from.
+#[derive(Debug, Clone)]
+pub struct Original<'a> {
+    pub headers: &'a HeaderMap,
+    /// The header block as stored, if it cannot be read as headers.
+    pub raw_headers: Option<Bytes>,
+    pub body: Bytes,
+}
+
+/// Why a letter was not written. Repeating is safe; until it succeeds nothing of the job may be
+/// deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum BuryError {
+    #[error("the dead letter could not be stored")]
+    Write(#[from] WriteError),
+    #[error("what does not fit into the dead letter could not be stored")]
+    Payload(#[from] PayloadError),
+}
+
+/// Why a letter could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LetterError {
+    #[error("the dead letter could not be read")]
+    Read(#[from] ReadError),
+    #[error("message {seq} of the dead letters is none of ours: {text}")]
+    NotOurs { seq: u64, text: String },
+    #[error("a part of dead letter {seq} that was stored apart cannot be read")]
+    Payload {
+        seq: u64,
+        #[source]
+        error: PayloadError,
+    },
+}
+
+/// A letter as it is stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredLetter {
+    /// Sequence in the stream of dead letters.
+    pub seq: u64,
+    pub letter: Letter,
+    /// Headers of the original message. Incomplete if the letter has a `headers_claim`.
+    pub headers: HeaderMap,
+    /// Body of the original message, byte for byte.
+    pub body: Bytes,
+}
+
 impl Nats {
-    /// Stores the dead letter of a job: its body as it came, its own headers, and the facts. A job
-    /// has one letter, however often this is repeated.
+    /// Stores the dead letter of a run of a job; it has one, however often this is repeated.
     ///
     /// # Errors
-    /// [`WriteError`]; repeating is safe. Until it succeeds nothing of the job may be deleted.
-    pub async fn bury(
-        &self,
-        letter: &Letter,
-        original: &HeaderMap,
-        body: Bytes,
-    ) -> Result<(), WriteError> {
-        self.bury_as(&letter.message_id(), letter, original, body)
-            .await
-            .map(|_| ())
+    /// [`BuryError`].
+    pub async fn bury(&self, letter: &Letter, original: Original<'_>) -> Result<Stored, BuryError> {
+        self.bury_as(&letter.message_id(), letter, original).await
     }
 
     /// [`Nats::bury`] under a deduplication id of the caller's, for what never became a job (see
     /// [`Letter::submission_message_id`]).
     ///
     /// # Errors
-    /// As [`Nats::bury`].
+    /// [`BuryError`].
     pub async fn bury_as(
         &self,
         id: &str,
         letter: &Letter,
-        original: &HeaderMap,
-        body: Bytes,
-    ) -> Result<Stored, WriteError> {
-        let tenant = letter
-            .tenant
-            .as_deref()
-            .and_then(|name| TenantId::parse(name).ok());
-        let tenant = tenant.unwrap_or_else(unknown_tenant);
+        original: Original<'_>,
+    ) -> Result<Stored, BuryError> {
+        let Original {
+            headers,
+            raw_headers,
+            body,
+        } = original;
+        let tenant = tenant_of(letter);
         let reason = letter.failure.reason.as_str();
         let subject = self.names.dlq_subject(reason, &tenant);
-        self.jobs()
-            .publish(&subject, Some(id), headers(letter, original), body)
-            .await
+        let mut letter = letter.clone();
+        let (kept, is_whole) = kept_headers(headers);
+        let raw = raw_headers.or_else(|| (!is_whole).then(|| block(headers)));
+        if let Some(raw) = raw {
+            let name = object_name(&tenant, &letter, "headers");
+            self.payloads().put(&name, &raw, usize::MAX).await?;
+            letter.headers_claim = Some(name);
+        }
+        let mut headers = kept;
+        headers.insert(header::JOB, letter.job.as_str());
+        headers.insert(header::REASON, reason);
+        headers.insert(header::LETTER, letter.to_value().as_str());
+        let publish =
+            |headers, body| async { self.jobs().publish(&subject, Some(id), headers, body).await };
+        match publish(headers.clone(), body.clone()).await {
+            Err(WriteError::TooLarge { .. }) => {
+                let name = object_name(&tenant, &letter, "body");
+                self.payloads().put(&name, &body, usize::MAX).await?;
+                headers.insert(header::CLAIM, name);
+                Ok(publish(headers, Bytes::new()).await?)
+            }
+            stored => Ok(stored?),
+        }
+    }
+
+    /// The letter at `seq` with the message it was made from; None if there is none (any more).
+    ///
+    /// # Errors
+    /// [`LetterError`].
+    pub async fn letter(&self, seq: u64) -> Result<Option<StoredLetter>, LetterError> {
+        let stream = self.names.dlq_stream();
+        let Some(message) = self.jobs().get(&stream, seq).await? else {
+            return Ok(None);
+        };
+        if self.names.parse_dlq_subject(&message.subject).is_none() {
+            return Ok(None);
+        }
+        let letter = facts(&message)?;
+        let headers = originals(&message.headers);
+        let mut body = message.payload.clone();
+        // A publisher may have named anything, also what belongs to another tenant.
+        let own = format!("{}.", tenant_of(&letter));
+        let claim = message.headers.get(header::CLAIM);
+        let claim = claim.map(ToString::to_string);
+        if let Some(name) = claim.filter(|name| body.is_empty() && name.starts_with(&own)) {
+            body = match self.payloads().get(&name, usize::MAX).await {
+                Ok(body) => body,
+                // Its publisher named an object that never was, as the letter says.
+                Err(PayloadError::Missing { .. }) if letter.attempts == 0 => body,
+                Err(error) => return Err(LetterError::Payload { seq, error }),
+            };
+        }
+        Ok(Some(StoredLetter {
+            seq,
+            letter,
+            headers,
+            body,
+        }))
     }
 }
 
-fn headers(letter: &Letter, original: &HeaderMap) -> HeaderMap {
-    let mut headers = own_headers(original);
-    headers.insert(header::JOB, letter.job.as_str());
-    headers.insert(header::REASON, letter.failure.reason.as_str());
-    let facts = serde_json::to_string(letter).expect("a letter has no map keys that are not text");
-    headers.insert(header::LETTER, ascii(&facts).as_str());
-    headers
+fn facts(message: &StoredMessage) -> Result<Letter, LetterError> {
+    let not_ours = |text: String| LetterError::NotOurs {
+        seq: message.seq,
+        text,
+    };
+    let facts = message.headers.get(header::LETTER);
+    let facts = facts.ok_or_else(|| not_ours(format!("it has no {}", header::LETTER)))?;
+    Letter::from_json(facts.as_str()).map_err(|error| not_ours(error.to_string()))
 }
 
-/// Headers of a message without the server's own: those are instructions, and not the sender's to
-/// give.
-#[must_use]
-pub fn own_headers(original: &HeaderMap) -> HeaderMap {
+fn tenant_of(letter: &Letter) -> TenantId {
+    let tenant = letter.tenant.as_deref();
+    let tenant = tenant.and_then(|name| TenantId::parse(name).ok());
+    tenant.unwrap_or_else(unknown_tenant)
+}
+
+/// The same on every repetition, and no other letter's.
+fn object_name(tenant: &TenantId, letter: &Letter, part: &str) -> String {
+    let stream = if letter.subject.contains(".submit.") {
+        "submit"
+    } else {
+        "jobs"
+    };
+    format!("{tenant}.letter-{stream}-{}-{part}", letter.seq)
+}
+
+/// The original headers that fit, under the names a letter keeps them by; and whether all do.
+fn kept_headers(original: &HeaderMap) -> (HeaderMap, bool) {
+    let mut names: Vec<_> = original.iter().collect();
+    // Ours first: one of them may say where the body is.
+    names.sort_by_key(|(name, _)| (!name.to_string().starts_with("Fl-"), name.to_string()));
     let mut headers = HeaderMap::new();
-    for (name, values) in original.iter() {
-        if !name.to_string().to_ascii_lowercase().starts_with("nats-") {
+    let mut room = HEADER_BYTES_MAX;
+    let mut is_whole = true;
+    for (name, values) in names {
+        let kept = was(name.as_ref());
+        for value in values {
+            let bytes = kept.len() + value.as_str().len();
+            match room.checked_sub(bytes) {
+                Some(left) => {
+                    room = left;
+                    headers.append(kept.as_str(), value.clone());
+                }
+                None => is_whole = false,
+            }
+        }
+    }
+    (headers, is_whole)
+}
+
+/// The original's headers on a letter, under their own names.
+fn originals(on_letter: &HeaderMap) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, values) in on_letter.iter() {
+        if let Some(name) = original_header(name.as_ref()) {
             for value in values {
-                headers.append(name.clone(), value.clone());
+                headers.append(name, value.clone());
             }
         }
     }
     headers
 }
 
-/// JSON in ASCII only: not every client reads headers as UTF-8.
-fn ascii(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    let mut units = [0; 2];
-    for c in json.chars() {
-        if c.is_ascii() {
-            out.push(c);
-        } else {
-            for unit in c.encode_utf16(&mut units) {
-                out.push_str(&format!("\\u{unit:04x}"));
-            }
+/// A header block as it travels.
+fn block(headers: &HeaderMap) -> Bytes {
+    let mut block = "NATS/1.0\r\n".to_owned();
+    for (name, values) in headers.iter() {
+        for value in values {
+            block.push_str(&format!("{name}: {value}\r\n"));
         }
     }
-    out
+    block.push_str("\r\n");
+    block.into()
 }
 
 #[cfg(test)]
@@ -96,27 +233,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_of_any_text_survive_as_ascii() {
-        let text = serde_json::to_string("淡い 🎴 é \\ \"").unwrap();
-        let plain = ascii(&text);
-        assert!(plain.is_ascii());
-        assert_eq!(
-            serde_json::from_str::<String>(&plain).unwrap(),
-            "淡い 🎴 é \\ \""
-        );
-    }
-
-    #[test]
-    fn instructions_to_the_server_are_not_passed_on() {
+    fn instructions_to_the_server_are_kept_where_it_does_not_see_them() {
         let mut original = HeaderMap::new();
         original.insert("Nats-Rollup", "all");
         original.insert("nats-ttl", "1");
-        original.insert("traceparent", "00-1");
-        let kept = own_headers(&original);
-        assert_eq!(kept.len(), 1);
-        assert_eq!(
-            kept.get("traceparent").map(|value| value.as_str()),
-            Some("00-1")
-        );
+        original.insert("Fl-Reason", "mine");
+        original.append("X-Own", "1");
+        original.append("X-Own", "2");
+        let (kept, is_whole) = kept_headers(&original);
+        assert!(is_whole);
+        assert!(kept.get("Nats-Rollup").is_none());
+        assert_eq!(kept.get("Fl-Was-nats-ttl").unwrap().as_str(), "1");
+        assert_eq!(originals(&kept), original);
+    }
+
+    #[test]
+    fn headers_without_end_are_kept_apart() {
+        let mut original = HeaderMap::new();
+        original.insert("A", "x".repeat(HEADER_BYTES_MAX));
+        original.insert("Fl-Claim", "acme.a");
+        let (kept, is_whole) = kept_headers(&original);
+        assert_eq!((kept.len(), is_whole), (1, false));
+        assert!(block(&original).ends_with(b"\r\n\r\n"));
     }
 }

@@ -101,6 +101,7 @@ pub use embedded::EmbeddedServer;
 pub use index::{Index, IndexEvent, IndexItem};
 pub use jobs::{Jobs, StoredMessage};
 pub use lease::{Bucket, Confirmed, Content, Entry, Revision};
+pub use letters::{BuryError, LetterError, Original, StoredLetter};
 pub use payloads::Payloads;
 pub use publish::{PendingWrite, Stored, WriteError};
 pub use pull::{AckError, Delivery, PullOptions, Puller};

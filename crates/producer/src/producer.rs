@@ -169,6 +169,7 @@ impl Producer {
         let submitted = Submitted {
             arrival: &arrival,
             headers: &headers,
+            raw_headers: Some(stored.headers.clone()),
             body: &stored.body,
             trace: TraceContext::generate(),
         };
@@ -217,6 +218,7 @@ impl Producer {
         let submitted = Submitted {
             arrival: &arrival,
             headers: &delivery.headers,
+            raw_headers: None,
             body: &delivery.payload,
             trace: TraceContext::of_span(&span).unwrap_or(incoming),
         };

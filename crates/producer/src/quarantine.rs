@@ -42,7 +42,7 @@ pub(crate) struct Stranded {
     pub(crate) seq: u64,
     pub(crate) stored_ms: u64,
     pub(crate) body: Bytes,
-    headers: Bytes,
+    pub(crate) headers: Bytes,
 }
 
 impl Quarantine {
@@ -76,6 +76,7 @@ async fn bury(producer: &Producer, message: &Stranded, what: &str) -> Result<(),
         DeadReason::Undecodable,
         format!("the headers of the message cannot be read: {what}"),
     )
+    .detail("headers")
     .field("headers")
     .fix("give header names in plain ASCII without spaces, and values of one line in UTF-8");
     producer.bury_unreadable(message, failure).await?;

@@ -31,8 +31,10 @@ const LIMIT_FRESH: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Submitted<'a> {
     pub(crate) arrival: &'a Arrival,
-    /// As published.
+    /// As published, as far as they can be read.
     pub(crate) headers: &'a HeaderMap,
+    /// The header block as stored, if it cannot be read.
+    pub(crate) raw_headers: Option<Bytes>,
     /// As published.
     pub(crate) body: &'a Bytes,
     /// Where it is in its trace.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fairlane_nats::jobs::ReadError;
 use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::records::RecordError;
-use fairlane_nats::{AckError, ApiError, WriteError};
+use fairlane_nats::{AckError, ApiError, BuryError, WriteError};
 use tokio::time::Instant;
 
 /// Longest pause before a submission is delivered again.
@@ -20,6 +20,8 @@ const BURST: Duration = Duration::from_secs(10);
 pub(crate) enum Trouble {
     #[error("a message or key could not be stored for certain")]
     Write(#[from] WriteError),
+    #[error("a dead letter could not be written")]
+    Bury(#[from] BuryError),
     #[error("a job record could not be read")]
     Record(#[from] RecordError),
     #[error("a message or key could not be read")]

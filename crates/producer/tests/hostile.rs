@@ -23,7 +23,7 @@ async fn world() -> World {
     World::with(ServerOptions::default(), &objects).await
 }
 
-async fn one_letter_and_one_job(world: &World) {
+async fn one_letter_and_one_job(world: &World, block: &[u8]) {
     world.settled().await;
     let letters = world.letters().await;
     assert_eq!(letters.len(), 1);
@@ -31,6 +31,9 @@ async fn one_letter_and_one_job(world: &World) {
     let letter = letter_of(&letters[0]);
     assert_eq!(letter.failure.reason, DeadReason::Undecodable);
     assert_eq!(letter.failure.field.as_deref(), Some("headers"));
+    let claim = letter.headers_claim.unwrap();
+    let kept = world.nats.payloads().get(&claim, usize::MAX).await.unwrap();
+    assert_eq!(kept, block);
     assert_eq!(world.record("bad").await.unwrap().phase, Phase::Failed);
     let jobs = world.jobs().await;
     assert_eq!(jobs.len(), 1);
@@ -48,7 +51,7 @@ async fn headers_that_cost_the_connection_are_buried_after_it_is_back() {
         world.submit(&job("good")).await;
         let connection = world.server.connect().await;
         let producer = start_with(&connection, &Settings::default());
-        one_letter_and_one_job(&world).await;
+        one_letter_and_one_job(&world, block).await;
         producer.end();
     }
 }
@@ -72,6 +75,6 @@ async fn headers_that_end_the_client_are_buried_by_the_next_process() {
 
     let connection = world.server.connect().await;
     let producer = start_with(&connection, &Settings::default());
-    one_letter_and_one_job(&world).await;
+    one_letter_and_one_job(&world, block).await;
     producer.end();
 }

@@ -93,18 +93,23 @@ async fn each_reason_has_its_letter_byte_for_byte_and_its_record() {
 }
 
 #[tokio::test]
-async fn a_letter_keeps_the_publishers_headers_but_no_instructions_to_the_server() {
+async fn a_letter_keeps_all_of_the_publishers_headers_but_obeys_none() {
     let (world, producer) = world().await;
     let sent = headers(&[
         ("X-Own", "1"),
         ("X-Own", "2"),
         ("Fl-Line", "17"),
         ("Nats-Foo", "1"),
+        ("Fl-Reason", "mine"),
         ("traceparent", PARENT),
     ]);
-    world.publish("acme", sent, b"{}").await;
+    world.publish("acme", sent.clone(), b"{}").await;
     only_letter(&world, b"{}", DeadReason::InvalidJob).await;
     let letters = world.letters().await;
+    let read = world.nats.letter(letters[0].seq).await.unwrap().unwrap();
+    assert_eq!(read.headers, sent);
+    let trace = PARENT.split('-').nth(1);
+    assert_eq!(read.letter.trace_id.as_deref(), trace);
     let own: Vec<_> = letters[0]
         .headers
         .get_all("X-Own")
@@ -134,6 +139,10 @@ async fn a_submission_that_is_nearly_all_headers_is_buried_too() {
     assert_eq!(get(&letters[0], "X-Own"), Some("1"));
     assert_eq!(get(&letters[0], "Fl-Line"), Some("17"));
     assert_eq!(get(&letters[0], "A-Large"), None);
+    let claim = letter_of(&letters[0]).headers_claim.unwrap();
+    let kept = world.nats.payloads().get(&claim, usize::MAX).await.unwrap();
+    let kept = String::from_utf8(kept.to_vec()).unwrap();
+    assert!(kept.contains(&format!("A-Large: {large}\r\n")));
     producer.end();
 }
 
@@ -152,6 +161,8 @@ async fn a_body_that_has_no_room_beside_the_letter_moves_to_an_object() {
     let name = get(&letters[0], "Fl-Claim").unwrap();
     let found = world.nats.payloads().get(name, usize::MAX).await.unwrap();
     assert_eq!(found, body);
+    let read = world.nats.letter(letters[0].seq).await.unwrap().unwrap();
+    assert_eq!(read.body, body);
     producer.end();
 }
 
@@ -191,6 +202,9 @@ async fn foreign_missing_and_oversized_objects_are_refused() {
         .publish("acme", headers(&[("Fl-Claim", "other.1")]), b"")
         .await;
     world.settled().await;
+    let foreign = world.letters().await[0].seq;
+    let foreign = world.nats.letter(foreign).await.unwrap().unwrap();
+    assert_eq!(foreign.body, "", "another tenant's body");
     world
         .publish("acme", headers(&[("Fl-Claim", "acme.1")]), b"")
         .await;

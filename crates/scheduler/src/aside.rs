@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use fairlane_core::scheduler::PutAside;
 use fairlane_core::{JobSeq, Millis};
-use fairlane_nats::{Nats, Records};
+use fairlane_nats::{Nats, Original, Records};
 use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, Letter, Phase};
 
 /// Writes the dead letter and the record, then deletes the job. Every step can be repeated.
@@ -48,17 +48,16 @@ pub(crate) async fn put_aside(
     if !record.phase.is_final() {
         let (failure, deliveries) = describe(why, &headers, &record);
         let letter = Letter {
-            tenant: Some(tenant.to_string()),
-            job: headers.job.clone(),
-            failure: failure.clone(),
-            subject: message.subject.clone(),
-            attempts: record.attempts,
             deliveries,
-            model: Some(headers.model.to_string()),
-            kind: Some(headers.kind.to_string()),
-            at_ms: now,
+            ..Letter::of_job(&tenant, &headers, &record, failure.clone(), now)
+        }
+        .read_from(&message.subject, seq.0);
+        let original = Original {
+            headers: &message.headers,
+            raw_headers: None,
+            body: message.payload.clone(),
         };
-        nats.bury(&letter, &message.headers, message.payload.clone())
+        nats.bury(&letter, original)
             .await
             .context("cannot write the dead letter")?;
         let record = JobRecord {
@@ -94,7 +93,7 @@ fn describe(why: PutAside, headers: &JobHeaders, record: &JobRecord) -> (Failure
         }
         PutAside::Undeliverable { deliveries } => {
             let text = format!("{deliveries} workers took the job and none of them came to an end");
-            let failure = Failure::new(DeadReason::MaxDeliver, text)
+            let failure = Failure::new(DeadReason::CrashSuspect, text)
                 .fix("look for what kills the workers that run it before you send it again");
             (failure, deliveries.max(record.deliveries))
         }

@@ -5,9 +5,10 @@ use fairlane_core::{JobId, Kind, ModelId, PoolId, Tokens};
 use sha2::{Digest, Sha256};
 
 use crate::header;
+use crate::lineage::Redrive;
 
 /// The headers of a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct JobHeaders {
     pub job: JobId,
     pub key: String,
@@ -24,6 +25,8 @@ pub struct JobHeaders {
     pub fallback: Option<Fallback>,
     /// Object that holds the body, when it is too large for a message.
     pub claim: Option<String>,
+    /// The dead letter that is sent again as this job.
+    pub redrive: Option<Redrive>,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
 }
@@ -71,6 +74,10 @@ impl JobHeaders {
             ),
             (header::DEADLINE, self.deadline_ms.map(|ms| ms.to_string())),
             (header::CLAIM, self.claim.clone()),
+            (
+                header::REDRIVE,
+                self.redrive.as_ref().map(Redrive::to_value),
+            ),
             (header::TRACEPARENT, self.traceparent.clone()),
             (header::TRACESTATE, self.tracestate.clone()),
         ];
@@ -138,6 +145,12 @@ impl JobHeaders {
             deadline_ms: number(header::DEADLINE)?,
             fallback,
             claim: get(header::CLAIM).map(str::to_owned),
+            redrive: get(header::REDRIVE)
+                .map(|value| {
+                    Redrive::parse(value)
+                        .ok_or_else(|| wrong(header::REDRIVE, value, "JSON with a lineage"))
+                })
+                .transpose()?,
             traceparent: get(header::TRACEPARENT).map(str::to_owned),
             tracestate: get(header::TRACESTATE).map(str::to_owned),
         })
@@ -204,6 +217,7 @@ mod tests {
                 },
             }),
             claim: None,
+            redrive: None,
             traceparent: None,
             tracestate: None,
         }

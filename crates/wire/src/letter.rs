@@ -1,206 +1,48 @@
-//! Why a job failed, and the dead letter that carries it.
+//! The dead letter: a job that ended without a result, with all that is known of it.
+//!
+//! Its body is the job's own, byte for byte, and so are its headers (see [`was`]). What Fairlane
+//! knows stands in one header as JSON, so that letters are listed, filtered and grouped without
+//! reading a single body.
 
 use fairlane_core::{JobId, TenantId};
 use serde::{Deserialize, Serialize};
 
+pub use crate::failure::{DeadReason, Failure};
+use crate::fingerprint::fingerprint;
+use crate::job::JobHeaders;
+use crate::lineage::Ancestor;
+use crate::names::header;
+use crate::record::{JobRecord, UsageRecord};
 use crate::text;
 
-/// Why a job ended as a dead letter. A small fixed set; the details are in [`Failure`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DeadReason {
-    /// Not UTF-8, not JSON, or nested too deeply.
-    Undecodable,
-    /// JSON, but not a job: a field is missing or wrong.
-    InvalidJob,
-    /// Published under a name that cannot be a tenant.
-    InvalidTenant,
-    /// The model is not one this fleet knows.
-    UnknownModel,
-    /// Larger than the model can read.
-    Oversize,
-    /// The tenant's queue is full.
-    BacklogFull,
-    /// Refused by the upstream as a bad request.
-    InvalidRequest,
-    /// The model refused for safety.
-    Refusal,
-    /// The answer was cut at `max_tokens`, even with more room.
-    MaxTokens,
-    /// The answer violates the job's output schema.
-    Schema,
-    /// Transient failures used up all attempts.
-    Exhausted,
-    /// The outcome of a paid call is unknown and it was retried once already.
-    Ambiguous,
-    /// The deadline passed before the job could run.
-    Expired,
-    /// Workers died on it too often.
-    MaxDeliver,
-}
+/// Tries told in a letter, the latest ones.
+pub const TRIES_MAX: usize = 10;
 
-impl DeadReason {
-    /// Every reason.
-    pub const ALL: [Self; 14] = [
-        Self::Undecodable,
-        Self::InvalidJob,
-        Self::InvalidTenant,
-        Self::UnknownModel,
-        Self::Oversize,
-        Self::BacklogFull,
-        Self::InvalidRequest,
-        Self::Refusal,
-        Self::MaxTokens,
-        Self::Schema,
-        Self::Exhausted,
-        Self::Ambiguous,
-        Self::Expired,
-        Self::MaxDeliver,
-    ];
-
-    /// The stable word used in subjects, records and metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Undecodable => "undecodable",
-            Self::InvalidJob => "invalid_job",
-            Self::InvalidTenant => "invalid_tenant",
-            Self::UnknownModel => "unknown_model",
-            Self::Oversize => "oversize",
-            Self::BacklogFull => "backlog_full",
-            Self::InvalidRequest => "invalid_request",
-            Self::Refusal => "refusal",
-            Self::MaxTokens => "max_tokens",
-            Self::Schema => "schema",
-            Self::Exhausted => "exhausted",
-            Self::Ambiguous => "ambiguous",
-            Self::Expired => "expired",
-            Self::MaxDeliver => "max_deliver",
-        }
-    }
-
-    /// The reason of a stable word.
-    #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|reason| reason.as_str() == word)
-    }
-
-    /// Whether the job was turned away before it was queued, so that nothing was ever called.
-    #[must_use]
-    pub fn is_refusal_at_the_door(self) -> bool {
-        match self {
-            Self::Undecodable
-            | Self::InvalidJob
-            | Self::InvalidTenant
-            | Self::UnknownModel
-            | Self::Oversize
-            | Self::BacklogFull => true,
-            Self::InvalidRequest
-            | Self::Refusal
-            | Self::MaxTokens
-            | Self::Schema
-            | Self::Exhausted
-            | Self::Ambiguous
-            | Self::Expired
-            | Self::MaxDeliver => false,
-        }
-    }
-}
-
-impl std::fmt::Display for DeadReason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// What went wrong, for the owner of the job: never a stack trace, always what would be right.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
-    pub reason: DeadReason,
-    pub message: String,
-    /// Path of the field at fault, for example `request.messages[0].content`.
+/// One call for a job and how it ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Try {
+    /// Unix milliseconds at which it ended.
+    pub at_ms: u64,
+    /// Model that answered, or was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub field: Option<String>,
-    /// Byte offset in the body at which decoding failed.
+    pub model: Option<String>,
+    /// How it ended: a stable word.
+    pub outcome: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offset: Option<usize>,
-    /// What to do about it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fix: Option<String>,
-    /// Status of the upstream's answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub upstream_status: Option<u16>,
-    /// The upstream's own id of the failed call.
+    pub status: Option<u16>,
+    /// The upstream's own id of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    /// US dollars.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    pub latency_ms: u64,
 }
 
-/// Messages from outside are cut to this many bytes; they travel in headers.
-const MESSAGE_BYTES_MAX: usize = 1_000;
-
-impl Failure {
-    /// A failure for `reason`, described by `message`, which is cut to 1 000 bytes and one line.
-    #[must_use]
-    pub fn new(reason: DeadReason, message: impl Into<String>) -> Self {
-        Self {
-            reason,
-            message: one_line(message.into()),
-            field: None,
-            offset: None,
-            fix: None,
-            upstream_status: None,
-            request_id: None,
-        }
-    }
-
-    #[must_use]
-    pub fn field(mut self, field: impl Into<String>) -> Self {
-        self.field = Some(one_line(field.into()));
-        self
-    }
-
-    #[must_use]
-    pub fn at(mut self, offset: usize) -> Self {
-        self.offset = Some(offset);
-        self
-    }
-
-    #[must_use]
-    pub fn fix(mut self, fix: impl Into<String>) -> Self {
-        self.fix = Some(one_line(fix.into()));
-        self
-    }
-
-    /// The failure in one line: reason, message, and the fix if there is one.
-    #[must_use]
-    pub fn line(&self) -> String {
-        match &self.fix {
-            Some(fix) => format!("{}: {}; {fix}", self.reason, self.message),
-            None => format!("{}: {}", self.reason, self.message),
-        }
-    }
-}
-
-fn one_line(text: String) -> String {
-    let mut text = if text.contains(char::is_control) {
-        text.chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect()
-    } else {
-        text
-    };
-    if text.len() > MESSAGE_BYTES_MAX {
-        let end = (0..=MESSAGE_BYTES_MAX)
-            .rev()
-            .find(|&at| text.is_char_boundary(at))
-            .unwrap_or(0);
-        text.truncate(end);
-    }
-    text
-}
-
-/// The facts of a dead letter. It travels in a header; the body is the job's own, byte for byte.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The facts of a dead letter. They travel in a header; the body is the job's own, byte for byte.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Letter {
     /// None if it was published under a name that cannot be a tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -209,24 +51,137 @@ pub struct Letter {
     pub job: JobId,
     #[serde(flatten)]
     pub failure: Failure,
+    /// Shared by all failures of one sort.
+    pub fingerprint: String,
     /// Subject the body was read from.
     pub subject: String,
+    /// Sequence of the message the body was read from, in its stream.
+    #[serde(default)]
+    pub seq: u64,
     pub attempts: u32,
     pub deliveries: u32,
+    /// The latest calls, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tries: Vec<Try>,
+    /// Tokens of all calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<UsageRecord>,
+    /// What all calls cost, in US dollars.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
     /// Model asked for, when one could be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
+    /// The trace the job belongs to: 32 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+    /// Object that holds the publisher's headers, when they have no room here or cannot be headers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub headers_claim: Option<String>,
     /// Unix milliseconds.
     pub at_ms: u64,
+    /// The letters of earlier runs, the original first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lineage: Vec<Ancestor>,
 }
 
 impl Letter {
-    /// Deduplication id: a job has one dead letter, however often it is written.
+    /// A letter that knows whose job failed, and why.
+    #[must_use]
+    pub fn new(tenant: Option<String>, job: JobId, failure: Failure, at_ms: u64) -> Self {
+        Self {
+            tenant,
+            job,
+            fingerprint: fingerprint(&failure),
+            failure,
+            subject: String::new(),
+            seq: 0,
+            attempts: 0,
+            deliveries: 0,
+            tries: Vec::new(),
+            usage: None,
+            cost_usd: None,
+            model: None,
+            kind: None,
+            trace_id: None,
+            headers_claim: None,
+            at_ms,
+            lineage: Vec::new(),
+        }
+    }
+
+    /// The letter of a job that was queued, with what its record knows.
+    #[must_use]
+    pub fn of_job(
+        tenant: &TenantId,
+        headers: &JobHeaders,
+        record: &JobRecord,
+        failure: Failure,
+        at_ms: u64,
+    ) -> Self {
+        let redrive = headers.redrive.as_ref();
+        Self {
+            attempts: record.attempts,
+            deliveries: record.deliveries,
+            tries: record.tries.clone(),
+            usage: record.usage,
+            cost_usd: record.cost_usd,
+            model: Some(headers.model.to_string()),
+            kind: Some(headers.kind.to_string()),
+            lineage: redrive.map_or_else(Vec::new, |redrive| redrive.lineage.clone()),
+            ..Self::new(
+                Some(tenant.to_string()),
+                headers.job.clone(),
+                failure,
+                at_ms,
+            )
+        }
+        .traced(headers.traceparent.as_deref())
+    }
+
+    /// The same letter, read from message `seq` on `subject`.
+    #[must_use]
+    pub fn read_from(mut self, subject: &str, seq: u64) -> Self {
+        subject.clone_into(&mut self.subject);
+        self.seq = seq;
+        self
+    }
+
+    /// Takes the id of the trace from a W3C `traceparent`.
+    #[must_use]
+    pub fn traced(mut self, traceparent: Option<&str>) -> Self {
+        let id = traceparent.and_then(|parent| parent.split('-').nth(1));
+        self.trace_id = id.filter(|id| id.len() == 32).map(str::to_owned);
+        self
+    }
+
+    /// How often the job was sent again before it came here: 0 for the original.
+    #[must_use]
+    pub fn version(&self) -> usize {
+        self.lineage.len()
+    }
+
+    /// The value of the header.
+    #[must_use]
+    pub fn to_value(&self) -> String {
+        text::ascii_json(self)
+    }
+
+    /// Reads the value of the header.
+    ///
+    /// # Errors
+    /// The JSON error, with the place.
+    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    /// Deduplication id: a run of a job has one dead letter, however often it is written.
     #[must_use]
     pub fn message_id(&self) -> String {
-        format!("dlq-{}:{}", self.tenant.as_deref().unwrap_or("?"), self.job)
+        let tenant = self.tenant.as_deref().unwrap_or("?");
+        format!("dlq-{tenant}:{}:{}", self.job, self.seq)
     }
 
     /// Deduplication id of a submission that never became a job, by its
@@ -244,47 +199,108 @@ pub fn unknown_tenant() -> TenantId {
     TenantId::parse("unknown").expect("a plain word is a tenant")
 }
 
+/// Headers that mean something on a letter and may stand on the message it was made from as well.
+const OURS: [&str; 4] = [header::JOB, header::REASON, header::LETTER, header::MSG_ID];
+const WAS: &str = "Fl-Was-";
+
+/// Name under which a letter keeps the header `name` of the message it was made from: its own,
+/// unless that means something on the letter, or to the server.
+#[must_use]
+pub fn was(name: &str) -> String {
+    let starts = |prefix: &str| {
+        let start = name.as_bytes().get(..prefix.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
+    };
+    let taken =
+        starts("Nats-") || starts(WAS) || OURS.iter().any(|own| own.eq_ignore_ascii_case(name));
+    if taken {
+        format!("{WAS}{name}")
+    } else {
+        name.to_owned()
+    }
+}
+
+/// The header of the original message that a letter keeps as `name`; None if it is the letter's.
+#[must_use]
+pub fn original_header(name: &str) -> Option<&str> {
+    if let Some(name) = name.strip_prefix(WAS) {
+        return Some(name);
+    }
+    (was(name) == name).then_some(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_reason_has_one_word_in_code_and_on_the_wire() {
-        for reason in DeadReason::ALL {
-            assert_eq!(DeadReason::parse(reason.as_str()), Some(reason));
-            assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
-        }
+    fn letter() -> Letter {
+        let failure = Failure::new(DeadReason::Schema, "tags has 2 items")
+            .detail("min_items")
+            .field("tags")
+            .said(Some("ok"));
+        let job = JobId::parse("wp-1").unwrap();
+        Letter::new(Some("acme".into()), job, failure, 1_700_000_000_000)
+            .read_from("fl.jobs.batch.acme", 9)
+            .traced(Some(
+                "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            ))
     }
 
     #[test]
-    fn text_from_outside_stays_on_one_line_and_short() {
-        let failure = Failure::new(
-            DeadReason::InvalidRequest,
-            "a\r\nNats-TTL: 1\u{0}é".repeat(1_000),
-        );
-        assert!(!failure.message.contains(['\r', '\n', '\0']));
-        assert!(failure.message.len() <= MESSAGE_BYTES_MAX);
-    }
-
-    #[test]
-    fn a_letter_as_it_travels() {
-        let letter = Letter {
-            tenant: Some("acme".into()),
-            job: JobId::parse("wp-1").unwrap(),
-            failure: Failure::new(DeadReason::Schema, "tags has 2 items").field("tags"),
-            subject: "fl.jobs.batch.acme".into(),
-            attempts: 1,
-            deliveries: 1,
-            model: Some("claude-haiku-4-5".into()),
-            kind: Some("tagging".into()),
-            at_ms: 1_700_000_000_000,
-        };
-        let text = serde_json::to_string(&letter).unwrap();
+    fn a_young_letter_as_it_travels() {
+        let letter = letter();
+        let text = letter.to_value();
         assert_eq!(
             text,
-            r#"{"tenant":"acme","job":"wp-1","reason":"schema","message":"tags has 2 items","field":"tags","subject":"fl.jobs.batch.acme","attempts":1,"deliveries":1,"model":"claude-haiku-4-5","kind":"tagging","at_ms":1700000000000}"#
+            r#"{"tenant":"acme","job":"wp-1","reason":"schema","detail":"min_items","message":"tags has 2 items","field":"tags","upstream_message":"ok","fingerprint":"127114a91e58","subject":"fl.jobs.batch.acme","seq":9,"attempts":0,"deliveries":0,"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","at_ms":1700000000000}"#
         );
-        assert_eq!(serde_json::from_str::<Letter>(&text).unwrap(), letter);
+        assert_eq!(Letter::from_json(&text).unwrap(), letter);
+    }
+
+    #[test]
+    fn a_letter_with_a_past_as_it_travels() {
+        let tried = Try {
+            at_ms: 5,
+            model: Some("claude-haiku-4-5".into()),
+            outcome: "schema".into(),
+            status: Some(200),
+            request_id: Some("req_1".into()),
+            input_tokens: 120,
+            output_tokens: 60,
+            cost_usd: Some(0.5),
+            latency_ms: 850,
+        };
+        let before = Ancestor {
+            letter: 3,
+            reason: DeadReason::Refusal,
+            at_ms: 4,
+            attempts: 1,
+            cost_usd: None,
+            repair: None,
+        };
+        let letter = Letter {
+            attempts: 1,
+            deliveries: 2,
+            tries: vec![tried],
+            usage: Some(UsageRecord {
+                input_tokens: 120,
+                ..UsageRecord::default()
+            }),
+            cost_usd: Some(0.5),
+            model: Some("claude-haiku-4-5".into()),
+            kind: Some("tagging".into()),
+            lineage: vec![before],
+            headers_claim: Some("acme.a".into()),
+            ..letter()
+        };
+        let text = letter.to_value();
+        let tail = text.split_once(r#""attempts":1,"#).unwrap().1;
+        assert_eq!(
+            tail,
+            r#""deliveries":2,"tries":[{"at_ms":5,"model":"claude-haiku-4-5","outcome":"schema","status":200,"request_id":"req_1","input_tokens":120,"output_tokens":60,"cost_usd":0.5,"latency_ms":850}],"usage":{"input_tokens":120,"cache_write_5m_tokens":0,"cache_write_1h_tokens":0,"cache_read_tokens":0,"output_tokens":0},"cost_usd":0.5,"model":"claude-haiku-4-5","kind":"tagging","trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","headers_claim":"acme.a","at_ms":1700000000000,"lineage":[{"letter":3,"reason":"refusal","at_ms":4,"attempts":1}]}"#
+        );
+        assert_eq!(letter.version(), 1);
+        assert_eq!(Letter::from_json(&text).unwrap(), letter);
     }
 
     #[test]
@@ -293,5 +309,32 @@ mod tests {
             [7, 8].map(|seq| Letter::submission_message_id(&crate::assigned_id(255, seq)));
         assert_eq!(one, "dlq-submit:jff-7");
         assert_ne!(one, two);
+    }
+
+    #[test]
+    fn letters_of_two_runs_of_one_job_are_told_apart() {
+        let again = letter().read_from("fl.jobs.batch.acme", 10);
+        assert_ne!(letter().message_id(), again.message_id());
+    }
+
+    #[test]
+    fn every_header_of_the_original_is_found_again() {
+        for name in [
+            "X-Own",
+            "traceparent",
+            "Fl-Job",
+            "Nats-Msg-Id",
+            "nats-TTL",
+            "Fl-Letter",
+            "fl-reason",
+            "Fl-Was-X",
+            "Fl-Was-Fl-Was-X",
+            "",
+        ] {
+            assert_eq!(original_header(&was(name)), Some(name));
+        }
+        for own in OURS {
+            assert_eq!(original_header(own), None);
+        }
     }
 }

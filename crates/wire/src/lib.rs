@@ -3,10 +3,13 @@
 //! Every format has a golden test beside it: what is written there is what travels. Whatever
 //! arrives is checked here and nowhere else; the types of `core` cannot hold anything wrong.
 
+pub mod failure;
+pub mod fingerprint;
 pub mod job;
 pub mod lease;
 pub mod ledger;
 pub mod letter;
+pub mod lineage;
 pub mod names;
 pub mod record;
 pub mod snapshot;
@@ -15,10 +18,12 @@ pub mod tenant;
 mod text;
 pub mod why;
 
+pub use fingerprint::fingerprint;
 pub use job::{JobHeaders, assigned_id, key_hash};
 pub use lease::{Credit, DeliveryOutcome, Grant, Lease, Parked, Pause, Ready, Settlement};
 pub use ledger::LedgerEntry;
 pub use letter::{DeadReason, Failure, Letter};
+pub use lineage::{Ancestor, Redrive};
 pub use names::{Namespace, header};
 pub use record::{JobRecord, KeyOwner, Phase, UsageRecord};
 pub use snapshot::SnapshotRecord;

@@ -5,6 +5,8 @@
 
 use fairlane_core::{JobId, JobSeq, Priority, TenantId, WorkerId};
 
+use crate::failure::DeadReason;
+
 /// Prefix of every name: `[a-z][a-z0-9]{0,15}`. `fl` gives `fl.submit.*` and `FL_SUBMIT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
@@ -180,6 +182,39 @@ impl Namespace {
         format!("{}.dlq.{reason}.{tenant}", self.lower)
     }
 
+    /// Reason and tenant of a dead letter's subject. None if it is not one.
+    #[must_use]
+    pub fn parse_dlq_subject<'a>(&self, subject: &'a str) -> Option<(DeadReason, &'a str)> {
+        let rest = subject
+            .strip_prefix(self.lower.as_str())?
+            .strip_prefix(".dlq.")?;
+        let (reason, tenant) = rest.split_once('.')?;
+        Some((DeadReason::parse(reason)?, tenant))
+    }
+
+    /// Where it is noted that the dead letter at `seq` is sent again. Only the first note under
+    /// this subject counts.
+    #[must_use]
+    pub fn redriven_subject(&self, seq: u64) -> String {
+        format!("{}.redriven.{seq}", self.lower)
+    }
+
+    /// All such notes.
+    #[must_use]
+    pub fn redriven_filter(&self) -> String {
+        format!("{}.redriven.*", self.lower)
+    }
+
+    /// The letter that a note is about. None if the subject is not that of a note.
+    #[must_use]
+    pub fn parse_redriven_subject(&self, subject: &str) -> Option<u64> {
+        subject
+            .strip_prefix(self.lower.as_str())?
+            .strip_prefix(".redriven.")?
+            .parse()
+            .ok()
+    }
+
     /// All dead letters.
     #[must_use]
     pub fn dlq_filter(&self) -> String {
@@ -287,6 +322,8 @@ pub mod header {
     pub const REASON: &str = "Fl-Reason";
     /// Facts about a dead letter, JSON.
     pub const LETTER: &str = "Fl-Letter";
+    /// On what sends a dead letter again: where it comes from, JSON.
+    pub const REDRIVE: &str = "Fl-Redrive";
     /// Line of the file a submission came from, for messages to people.
     pub const LINE: &str = "Fl-Line";
     /// W3C trace context.
@@ -332,6 +369,18 @@ mod tests {
         ] {
             assert_eq!(ns.parse_job_subject(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn subjects_of_letters_and_of_notes_on_them_come_apart() {
+        let ns = Namespace::default();
+        for reason in DeadReason::ALL {
+            let subject = ns.dlq_subject(reason.as_str(), &tenant("acme"));
+            assert_eq!(ns.parse_dlq_subject(&subject), Some((reason, "acme")));
+        }
+        assert_eq!(ns.parse_dlq_subject("fl.dlq.bad_luck.acme"), None);
+        assert_eq!(ns.parse_redriven_subject(&ns.redriven_subject(7)), Some(7));
+        assert_eq!(ns.parse_redriven_subject("fl.dlq.schema.7"), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use fairlane_core::{JobId, Kind, ModelId, Priority, TenantId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::letter::Failure;
+use crate::letter::{Failure, TRIES_MAX, Try};
 use crate::text;
 
 /// Where a job is. Phases go forward; `queued`, `generating` and `retrying` may alternate.
@@ -129,6 +129,12 @@ pub struct JobRecord {
     /// What all attempts of the job cost, in US dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
+    /// The latest calls, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tries: Vec<Try>,
+    /// Sequence of the dead letter that was sent again as this run of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redrive_of: Option<u64>,
     /// The upstream's message, once done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
@@ -173,6 +179,8 @@ impl JobRecord {
             tokens_so_far: 0,
             usage: None,
             cost_usd: None,
+            tries: Vec::new(),
+            redrive_of: None,
             result: None,
             result_claim: None,
             failure: None,
@@ -187,6 +195,13 @@ impl JobRecord {
         self.priority = Some(priority.as_str().to_owned());
         self.model = Some(model.to_string());
         self
+    }
+
+    /// Notes a call; of many, the latest ones stay.
+    pub fn note(&mut self, tried: Try) {
+        self.tries.push(tried);
+        let surplus = self.tries.len().saturating_sub(TRIES_MAX);
+        self.tries.drain(..surplus);
     }
 
     /// # Errors

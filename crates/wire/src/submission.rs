@@ -155,6 +155,7 @@ fn decode(body: &[u8]) -> Result<Map<String, Value>, Failure> {
             DeadReason::Undecodable,
             format!("invalid UTF-8 at byte {offset}"),
         )
+        .detail("invalid_utf8")
         .at(offset)
         .fix("strip the invalid bytes, or encode the text as UTF-8")
     })?;
@@ -192,18 +193,21 @@ fn describe(text: &str, error: &serde_json::Error, path: Option<String>) -> Fail
             DeadReason::Undecodable,
             format!("unexpected end of JSON at byte {offset}"),
         )
+        .detail("truncated")
         .fix("publish the whole document; this one was cut off")
     } else if detail.contains("recursion limit") {
         Failure::new(
             DeadReason::Undecodable,
             format!("nested too deeply: more than 127 levels at byte {offset}"),
         )
+        .detail("too_deep")
         .fix("flatten the document")
     } else {
         Failure::new(
             DeadReason::Undecodable,
             format!("not JSON: {detail} at byte {offset}"),
         )
+        .detail("not_json")
         .fix("publish one JSON object")
     };
     let failure = failure.at(offset);
@@ -260,6 +264,7 @@ impl Fields {
                     shown(value)
                 ),
             )
+            .detail("priority_given")
             .fix("remove it; give origin, and sla_seconds if the job has a deadline to meet"));
         }
         let Some(unknown) = self.0.keys().find(|key| !FIELDS.contains(&key.as_str())) else {
@@ -271,7 +276,7 @@ impl Fields {
             .min()
             .filter(|(distance, _)| *distance <= 3);
         let shown: String = unknown.chars().take(60).collect();
-        let failure = invalid(&shown, format!("unknown field {shown:?}"));
+        let failure = invalid(&shown, format!("unknown field {shown:?}")).detail("unknown_field");
         Err(match nearest {
             Some((_, field)) => failure.fix(format!("did you mean {field:?}?")),
             None => failure.fix("put data of your own under metadata"),

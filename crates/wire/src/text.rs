@@ -1,4 +1,24 @@
-//! Serde for core's identifiers: each travels as its text and is checked on arrival.
+//! Serde for core's identifiers: each travels as its text and is checked on arrival. And JSON that
+//! is safe to put into a header.
+
+use serde::Serialize;
+
+/// `value` as JSON in ASCII only: not every client reads headers as UTF-8.
+pub(crate) fn ascii_json(value: &impl Serialize) -> String {
+    let json = serde_json::to_string(value).expect("formats have no map keys that are not text");
+    let mut out = String::with_capacity(json.len());
+    let mut units = [0; 2];
+    for c in json.chars() {
+        if c.is_ascii() {
+            out.push(c);
+        } else {
+            for unit in c.encode_utf16(&mut units) {
+                out.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
+    }
+    out
+}
 
 macro_rules! as_text {
     ($module:ident, $type:ty, $parse:expr) => {
@@ -42,3 +62,16 @@ as_text!(priority, fairlane_core::Priority, |text| {
     fairlane_core::Priority::parse(text)
         .ok_or_else(|| format!("priority {text:?} is not one of critical, standard, batch"))
 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_text_survives_as_ascii() {
+        let text = "淡い 🎴 é \\ \"";
+        let plain = ascii_json(&text);
+        assert!(plain.is_ascii());
+        assert_eq!(serde_json::from_str::<String>(&plain).unwrap(), text);
+    }
+}

@@ -2,14 +2,15 @@
 
 use fairlane_claude::CallReport;
 use fairlane_core::attempt::{Cause, History, Hold};
-use fairlane_core::failure::{self, Class, Paid, Reason, Verdict, happened};
+use fairlane_core::failure::{self, Class, Ending, Paid, Reason, StopReason, Verdict, happened};
 use fairlane_core::models::Catalog;
 use fairlane_core::price::{PriceTable, Usage, Usd};
 use fairlane_core::{Millis, Tokens};
 use fairlane_wire::lease::{
     Credit, DeliveryOutcome, Health, LimitSeen, LimitsSeen, Pause, Refused, Settlement,
 };
-use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, LedgerEntry, Letter, UsageRecord};
+use fairlane_wire::letter::Try;
+use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, LedgerEntry, UsageRecord};
 
 /// What a job has behind it, by its record.
 pub(crate) fn history(record: &JobRecord) -> History {
@@ -59,12 +60,7 @@ pub(crate) fn add_usage(record: &mut JobRecord, more: &Usage, cost: Option<Usd>)
     sum.cache_read_tokens += more.cache_read_tokens;
     sum.output_tokens += more.output_tokens;
     if let Some(cost) = cost {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "for showing; the ledger has it exactly"
-        )]
-        let usd = cost.0 as f64 / 1e12;
-        record.cost_usd = Some(record.cost_usd.unwrap_or(0.0) + usd);
+        record.cost_usd = Some(record.cost_usd.unwrap_or(0.0) + usd(cost));
     }
 }
 
@@ -217,16 +213,29 @@ fn what_happened(report: &CallReport) -> String {
 
 /// A call's failure in the owner's words.
 pub(crate) fn failure(cause: Cause, report: &CallReport) -> Failure {
-    let message = what_happened(report);
     let (reason, fix) = match cause {
         Cause::Reason(reason) => (dead_reason(reason), reason.advice()),
         Cause::Exhausted(reason) => (DeadReason::Exhausted, reason.advice()),
         Cause::Ambiguous(reason) => (DeadReason::Ambiguous, reason.advice()),
     };
-    let mut failure = Failure::new(reason, message).fix(fix);
+    let mut failure = Failure::new(reason, happened(&report.ending))
+        .detail(detail(cause, report))
+        .said(report.error_message.as_deref())
+        .fix(fix);
     failure.upstream_status = report.status;
     failure.request_id.clone_from(&report.request_id);
     failure
+}
+
+/// What within the reason: the category of a refusal, or the word for the last end.
+fn detail(cause: Cause, report: &CallReport) -> String {
+    let (Cause::Reason(reason) | Cause::Exhausted(reason) | Cause::Ambiguous(reason)) = cause;
+    match &report.ending {
+        Ending::Message(StopReason::Refusal(category)) => {
+            category.as_str().unwrap_or("no_category").to_owned()
+        }
+        _ => reason.as_str().to_owned(),
+    }
 }
 
 /// The dead letter's reason for an ending that is final by itself.
@@ -268,24 +277,31 @@ fn dead_reason(reason: Reason) -> DeadReason {
     }
 }
 
-/// The dead letter of a job that failed at the upstream.
-pub(crate) fn letter(
-    credit: &Credit,
-    headers: &JobHeaders,
-    subject: &str,
-    record: &JobRecord,
-    failure: &Failure,
+/// A call as the job's record remembers it.
+pub(crate) fn tried(
+    model: &str,
+    report: &CallReport,
+    verdict: &Verdict,
+    cost: Option<Usd>,
     at_ms: Millis,
-) -> Letter {
-    Letter {
-        tenant: Some(credit.tenant.to_string()),
-        job: credit.job.clone(),
-        failure: failure.clone(),
-        subject: subject.to_owned(),
-        attempts: record.attempts,
-        deliveries: record.deliveries,
-        model: Some(headers.model.to_string()),
-        kind: Some(headers.kind.to_string()),
+) -> Try {
+    Try {
         at_ms,
+        model: Some(report.model.clone().unwrap_or_else(|| model.to_owned())),
+        outcome: verdict.reason.as_str().to_owned(),
+        status: report.status,
+        request_id: report.request_id.clone(),
+        input_tokens: report.usage.prompt(),
+        output_tokens: report.usage.output,
+        cost_usd: cost.map(usd),
+        latency_ms: report.timings.total_ms,
     }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "for showing; the ledger has it exactly"
+)]
+fn usd(cost: Usd) -> f64 {
+    cost.0 as f64 / 1e12
 }

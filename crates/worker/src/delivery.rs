@@ -202,6 +202,7 @@ async fn readable(submission: Submission) -> Result<(Submission, Option<Schema>)
     match Schema::read(schema).await {
         Ok(schema) => Ok((submission, Some(schema))),
         Err(violation) => Err(Failure::new(DeadReason::InvalidJob, violation.to_string())
+            .detail("unusable_schema")
             .field("output_schema")
             .fix("publish the job again with a JSON Schema that is valid and simpler")),
     }
@@ -423,6 +424,7 @@ impl Delivery {
         report.ending = Ending::SchemaViolated;
         Some(
             Failure::new(DeadReason::Schema, violation.to_string())
+                .detail("review_prompt")
                 .field("output_schema")
                 .fix("make the prompt ask for exactly this form, or loosen the schema"),
         )

@@ -16,7 +16,7 @@ ROAD = ["queued", "generating", "done"]
 # Bytes that are neither JSON nor text, with what a careless client would expand, translate or trim.
 NOT_JSON = b'\x00\xff {"not": json, {{Count}} \xc3\x28\r\n\t '
 # What differs between two records of the same work.
-OWN = ("tenant", "job", "sequence", "accepted_ms", "started_ms", "finished_ms")
+OWN = ("tenant", "job", "sequence", "accepted_ms", "started_ms", "finished_ms", "tries")
 
 
 def equal(found, wanted, what):
@@ -149,7 +149,7 @@ class Checks:
         tokens = [record.get("tokens_so_far", 0) for record in seen if record["phase"] == "generating"]
         equal(tokens, sorted(tokens), "the course of tokens_so_far")
         final = seen[-1]
-        times = [final[field] for field in ("accepted_ms", "started_ms", "finished_ms")]
+        times = [final[field] for field in ("accepted_ms", "started_ms", "finished_ms", "tries")]
         equal(times, sorted(times), "the order of accepted, started and finished")
         equal(final, self.record(job), "the last record of the watch")
         self.called_once(job)

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::ending::{
-    Cancelled, Cut, Ending, ErrorAnswer, NotConnected, Place, RefusalCategory, StopReason, Timeout,
+    Cancelled, Cut, Ending, ErrorAnswer, NotConnected, Place, StopReason, Timeout,
 };
 use super::{Reason, classify};
 
@@ -120,18 +120,10 @@ fn message(stop: &StopReason, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("complete answer")
         }
         StopReason::MaxTokens => f.write_str("the answer was cut off at max_tokens"),
-        StopReason::Refusal(category) => {
-            let word = match category {
-                RefusalCategory::None => return f.write_str("the model refused"),
-                RefusalCategory::Cyber => "cyber",
-                RefusalCategory::Bio => "bio",
-                RefusalCategory::FrontierLlm => "frontier_llm",
-                RefusalCategory::ReasoningExtraction => "reasoning_extraction",
-                RefusalCategory::GeneralHarms => "general_harms",
-                RefusalCategory::Unknown(word) => word,
-            };
-            write!(f, "the model refused (category {word})")
-        }
+        StopReason::Refusal(category) => match category.as_str() {
+            None => f.write_str("the model refused"),
+            Some(word) => write!(f, "the model refused (category {word})"),
+        },
         StopReason::PauseTurn => f.write_str("the model paused in a chain of tools"),
         StopReason::ContextWindowExceeded => {
             f.write_str("the answer was cut off because the model's context is full")

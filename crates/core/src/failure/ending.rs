@@ -238,6 +238,20 @@ impl RefusalCategory {
             Some(other) => Self::Unknown(bounded(other)),
         }
     }
+
+    /// The category's word; None if none was given.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        Some(match self {
+            Self::None => return None,
+            Self::Cyber => "cyber",
+            Self::Bio => "bio",
+            Self::FrontierLlm => "frontier_llm",
+            Self::ReasoningExtraction => "reasoning_extraction",
+            Self::GeneralHarms => "general_harms",
+            Self::Unknown(word) => word,
+        })
+    }
 }
 
 impl ErrorKind {

@@ -151,8 +151,8 @@ fn jobs(names: &Namespace, options: &ObjectOptions) -> Spec {
 
 fn dlq(names: &Namespace, options: &ObjectOptions) -> Spec {
     let config = json!({
-        "description": "dead letters",
-        "subjects": [names.dlq_filter()],
+        "description": "dead letters, and notes that they were sent again",
+        "subjects": [names.dlq_filter(), names.redriven_filter()],
         "retention": "limits",
         "discard": "old",
         "max_age": nanos(options.dlq_keep),

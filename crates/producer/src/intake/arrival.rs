@@ -5,6 +5,7 @@ use fairlane_nats::HeaderMap;
 use fairlane_runtime::TraceContext;
 use fairlane_wire::job::assigned_id;
 use fairlane_wire::letter::{DeadReason, Failure};
+use fairlane_wire::lineage::Redrive;
 use fairlane_wire::names::{Namespace, header};
 use fairlane_wire::submission::{self, Submission};
 
@@ -24,6 +25,8 @@ pub struct Arrival {
     pub stored_ms: u64,
     /// The trace it belongs to, if it came with a valid one.
     pub trace: Option<TraceContext>,
+    /// The dead letter that it sends again.
+    pub redrive: Option<Redrive>,
     tenant: Result<TenantId, Failure>,
     named_job: Option<JobId>,
     claim: Option<String>,
@@ -57,6 +60,7 @@ impl Arrival {
             stored_ms,
             trace: get(header::TRACEPARENT)
                 .and_then(|parent| TraceContext::parse(parent, get(header::TRACESTATE))),
+            redrive: get(header::REDRIVE).and_then(Redrive::parse),
             tenant: tenant_of(names, subject),
             named_job: get(header::JOB).and_then(|id| JobId::parse(id).ok()),
             claim: get(header::CLAIM).map(str::to_owned),
@@ -114,14 +118,16 @@ impl Arrival {
     }
 
     pub(super) fn id_of(&self, job: &Submission) -> JobId {
-        let named = job.id.as_ref().or(self.named_job.as_ref());
+        let before = self.redrive.as_ref().map(|redrive| &redrive.job);
+        let named = job.id.as_ref().or(self.named_job.as_ref()).or(before);
         named.cloned().unwrap_or_else(|| self.assigned_id())
     }
 
     pub(super) fn id_of_unparsed(&self, body: &Body<'_>) -> JobId {
         let (Body::Here(bytes) | Body::Unusable(bytes, _)) = body;
         let peeked = || JobId::parse(&submission::peek(bytes).id?).ok();
-        let named = self.named_job.clone().or_else(peeked);
+        let before = || self.redrive.as_ref().map(|redrive| redrive.job.clone());
+        let named = self.named_job.clone().or_else(peeked).or_else(before);
         named.unwrap_or_else(|| self.assigned_id())
     }
 }

@@ -187,6 +187,7 @@ impl Intake {
             deadline_ms: job.deadline_ms,
             fallback: None,
             claim: arrival.claim_name().map(str::to_owned),
+            redrive: arrival.redrive.clone(),
             traceparent: Some(trace.traceparent().to_owned()),
             tracestate: trace.tracestate().map(str::to_owned),
         })
@@ -268,15 +269,12 @@ fn letter(
     failure: Failure,
     now_ms: u64,
 ) -> Letter {
+    let trace = arrival.trace.as_ref().map(TraceContext::traceparent);
+    let redrive = arrival.redrive.as_ref();
     Letter {
-        tenant,
-        job,
-        failure,
-        subject: arrival.subject.clone(),
-        attempts: 0,
-        deliveries: 0,
-        model: None,
-        kind: None,
-        at_ms: now_ms,
+        lineage: redrive.map_or_else(Vec::new, |redrive| redrive.lineage.clone()),
+        ..Letter::new(tenant, job, failure, now_ms)
     }
+    .read_from(&arrival.subject, arrival.seq)
+    .traced(trace)
 }

@@ -37,6 +37,7 @@ pub(super) fn check_context(input: u64, max_tokens: u64, model: &Model) -> Resul
             "about {input} input tokens and {max_tokens} of max_tokens do not fit into the {limit} tokens of {id}"
         ),
     )
+    .detail("context")
     .field("request.messages")
     .fix("shorten it, or use a model with a larger context"))
 }
@@ -80,6 +81,7 @@ pub(super) fn too_many_bytes(bytes: usize, bytes_max: usize) -> Failure {
         DeadReason::Oversize,
         format!("the body has {bytes} bytes; at most {bytes_max} are accepted"),
     )
+    .detail("body_bytes")
     .fix("shorten it, or raise producer.body_bytes_max")
 }
 
@@ -113,6 +115,7 @@ fn too_deep(offset: usize, levels_max: usize) -> Failure {
         DeadReason::Undecodable,
         format!("nested too deeply: more than {levels_max} levels at byte {offset}"),
     )
+    .detail("too_deep")
     .at(offset)
     .fix("flatten the document")
 }

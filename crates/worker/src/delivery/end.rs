@@ -7,9 +7,10 @@ use fairlane_claude::CallReport;
 use fairlane_core::Millis;
 use fairlane_core::attempt::{Cause, Decision, Hold, Retry};
 use fairlane_core::failure::classify;
+use fairlane_nats::Original;
 use fairlane_runtime::metrics::Outcome;
 use fairlane_wire::lease::{DeliveryOutcome, Settlement};
-use fairlane_wire::{DeadReason, Failure, JobRecord, Phase};
+use fairlane_wire::{DeadReason, Failure, JobRecord, Letter, Phase};
 
 use super::{Call, Delivery, End, Job, Saved, TURNS_MAX, Task, now_ms};
 use crate::books;
@@ -34,6 +35,9 @@ impl Delivery {
     ) {
         self.measure(&call);
         books::add_usage(&mut task.job.record, &call.report.usage, call.cost);
+        let model = task.job.headers.model.as_str();
+        let tried = books::tried(model, &call.report, &call.verdict, call.cost, now_ms());
+        task.job.record.note(tried);
         match decision {
             Decision::Keep => self.keep(task, call).await,
             Decision::Bury(cause) => {
@@ -133,14 +137,9 @@ impl Delivery {
         record.retry_reason = None;
         record.model_used = call.as_ref().and_then(|call| call.report.model.clone());
         record.failure = Some(failure.clone());
-        let letter = books::letter(
-            self.credit(),
-            &headers,
-            &message.subject,
-            &record,
-            &failure,
-            now_ms(),
-        );
+        let tenant = &self.credit().tenant;
+        let letter = Letter::of_job(tenant, &headers, &record, failure.clone(), now_ms())
+            .read_from(&message.subject, message.seq);
         // By now somebody else may have the job, and an answer to it: then it needs no letter.
         if !self.is_still_ours().await {
             if let Some(call) = &call {
@@ -152,10 +151,13 @@ impl Delivery {
         let nats = &self.context.nats;
         let buried = self
             .repeat("write a dead letter", || async {
-                let (headers, body) = (&message.headers, message.payload.clone());
-                nats.bury(&letter, headers, body)
-                    .await
-                    .map_err(|error| error.to_string())
+                let original = Original {
+                    headers: &message.headers,
+                    raw_headers: None,
+                    body: message.payload.clone(),
+                };
+                let buried = nats.bury(&letter, original).await;
+                buried.map_err(|error| error.to_string())
             })
             .await;
         if buried.is_none() {
