@@ -56,9 +56,8 @@ async fn fill(nats: &Nats, jobs: u64) {
             let oldest: fairlane_nats::PendingWrite = pending.pop_front().unwrap();
             oldest.wait().await.unwrap();
         }
-        let sent = nats
-            .jobs()
-            .send(&subject, None, headers, "{\"prompt\": \"x\"}".into());
+        let jobs = nats.jobs();
+        let sent = jobs.send(&subject, None, headers, "{\"prompt\": \"x\"}".into());
         pending.push_back(sent.await.unwrap());
     }
     for write in pending {
@@ -81,6 +80,8 @@ fn job(number: u64) -> JobHeaders {
         not_before_ms: None,
         deadline_ms: None,
         claim: None,
+        redrive: None,
+        fallback: None,
         traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
         tracestate: None,
     }
