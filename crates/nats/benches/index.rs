@@ -3,6 +3,7 @@
 //!     cargo bench -p fairlane-nats --bench index [-- JOBS]
 
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
 use std::time::Instant;
 

@@ -121,7 +121,7 @@ pub struct Failure {
     pub reason: DeadReason,
     /// What within the reason: a stable word, such as `invalid_utf8` or a category of refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detail: Option<String>,
+    pub detail: Option<Box<str>>,
     pub message: String,
     /// Path of the field at fault, for example `request.messages[0].content`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,13 +132,21 @@ pub struct Failure {
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
-    /// What the upstream said, in its own words.
+    /// What the upstream answered, if it was called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub upstream_message: Option<String>,
-    /// Status of the upstream's answer.
+    pub upstream: Option<Box<Upstream>>,
+}
+
+/// The answer of the upstream's that a failure is about.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Upstream {
+    /// HTTP status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub upstream_status: Option<u16>,
-    /// The upstream's own id of the failed call.
+    pub status: Option<u16>,
+    /// In its own words, on one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Its own id of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
 }
@@ -157,22 +165,23 @@ impl Failure {
             field: None,
             offset: None,
             fix: None,
-            upstream_message: None,
-            upstream_status: None,
-            request_id: None,
+            upstream: None,
         }
     }
 
     #[must_use]
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
-        self.detail = Some(one_line(detail.into()));
+        self.detail = Some(one_line(detail.into()).into());
         self
     }
 
-    /// What the upstream said, cut like the message.
-    #[must_use]
-    pub fn said(mut self, upstream_message: Option<&str>) -> Self {
-        self.upstream_message = upstream_message.map(|said| one_line(said.to_owned()));
+    /// What the upstream answered; its message is cut like ours.
+    pub fn answered(mut self, upstream: Upstream) -> Self {
+        let message = upstream.message.map(one_line);
+        self.upstream = Some(Box::new(Upstream {
+            message,
+            ..upstream
+        }));
         self
     }
 
@@ -194,10 +203,16 @@ impl Failure {
         self
     }
 
+    /// What the upstream said.
+    #[must_use]
+    pub fn said(&self) -> Option<&str> {
+        self.upstream.as_ref()?.message.as_deref()
+    }
+
     /// The failure in one line: reason, message, and the fix if there is one.
     #[must_use]
     pub fn line(&self) -> String {
-        let said = self.upstream_message.as_deref();
+        let said = self.said();
         let said = said.map_or_else(String::new, |said| format!("; the upstream said: {said}"));
         let fix = self.fix.as_deref();
         let fix = fix.map_or_else(String::new, |fix| format!("; {fix}"));
@@ -249,8 +264,12 @@ mod tests {
     fn the_line_tells_what_the_upstream_said_and_what_to_do() {
         let failure = Failure::new(DeadReason::InvalidRequest, "refused").fix("correct it");
         assert_eq!(failure.line(), "invalid_request: refused; correct it");
+        let failure = failure.answered(Upstream {
+            message: Some("bad role".into()),
+            ..Upstream::default()
+        });
         assert_eq!(
-            failure.said(Some("bad role")).line(),
+            failure.line(),
             "invalid_request: refused; the upstream said: bad role; correct it"
         );
     }

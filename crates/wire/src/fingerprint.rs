@@ -12,11 +12,12 @@ const ANY: char = '#';
 #[must_use]
 pub fn fingerprint(failure: &Failure) -> String {
     let mut hash = Sha256::new();
-    let status = failure.upstream_status.map(|status| status.to_string());
-    let said = failure.upstream_message.as_deref().map(shape);
+    let status = failure.upstream.as_ref().and_then(|up| up.status);
+    let status = status.map(|status| status.to_string());
+    let said = failure.said().map(shape);
     let parts = [
         Some(failure.reason.as_str().to_owned()),
-        failure.detail.clone(),
+        failure.detail.as_deref().map(str::to_owned),
         failure.field.as_deref().map(shape),
         status,
         Some(shape(&failure.message)),
@@ -89,7 +90,7 @@ fn is_word(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::DeadReason;
+    use crate::failure::{DeadReason, Upstream};
 
     #[test]
     fn what_differs_from_job_to_job_is_not_part_of_a_shape() {
@@ -131,9 +132,12 @@ mod tests {
             print("content is missing", "request.messages[0].content")
         );
         let mut other = failure("content is 7", "request.messages[0].content");
-        other.upstream_status = Some(400);
+        other = other.answered(Upstream {
+            status: Some(400),
+            ..Upstream::default()
+        });
         assert_ne!(one, fingerprint(&other));
-        other.upstream_status = None;
+        other.upstream = None;
         other.reason = DeadReason::Schema;
         assert_ne!(one, fingerprint(&other));
         assert_eq!(one, "f076fb1cb763", "yesterday's groups must stay together");

@@ -232,12 +232,16 @@ pub fn original_header(name: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::Upstream;
 
     fn letter() -> Letter {
         let failure = Failure::new(DeadReason::Schema, "tags has 2 items")
             .detail("min_items")
             .field("tags")
-            .said(Some("ok"));
+            .answered(Upstream {
+                message: Some("ok".into()),
+                ..Upstream::default()
+            });
         let job = JobId::parse("wp-1").unwrap();
         Letter::new(Some("acme".into()), job, failure, 1_700_000_000_000)
             .read_from("fl.jobs.batch.acme", 9)
@@ -252,7 +256,7 @@ mod tests {
         let text = letter.to_value();
         assert_eq!(
             text,
-            r#"{"tenant":"acme","job":"wp-1","reason":"schema","detail":"min_items","message":"tags has 2 items","field":"tags","upstream_message":"ok","fingerprint":"127114a91e58","subject":"fl.jobs.batch.acme","seq":9,"attempts":0,"deliveries":0,"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","at_ms":1700000000000}"#
+            r#"{"tenant":"acme","job":"wp-1","reason":"schema","detail":"min_items","message":"tags has 2 items","field":"tags","upstream":{"message":"ok"},"fingerprint":"127114a91e58","subject":"fl.jobs.batch.acme","seq":9,"attempts":0,"deliveries":0,"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","at_ms":1700000000000}"#
         );
         assert_eq!(Letter::from_json(&text).unwrap(), letter);
     }

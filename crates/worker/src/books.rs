@@ -6,6 +6,7 @@ use fairlane_core::failure::{self, Class, Ending, Paid, Reason, StopReason, Verd
 use fairlane_core::models::Catalog;
 use fairlane_core::price::{PriceTable, Usage, Usd};
 use fairlane_core::{Millis, Tokens};
+use fairlane_wire::failure::Upstream;
 use fairlane_wire::lease::{
     Credit, DeliveryOutcome, Health, LimitSeen, LimitsSeen, Pause, Refused, Settlement,
 };
@@ -218,13 +219,15 @@ pub(crate) fn failure(cause: Cause, report: &CallReport) -> Failure {
         Cause::Exhausted(reason) => (DeadReason::Exhausted, reason.advice()),
         Cause::Ambiguous(reason) => (DeadReason::Ambiguous, reason.advice()),
     };
-    let mut failure = Failure::new(reason, happened(&report.ending))
+    let upstream = Upstream {
+        status: report.status,
+        message: report.error_message.clone(),
+        request_id: report.request_id.clone(),
+    };
+    Failure::new(reason, happened(&report.ending))
         .detail(detail(cause, report))
-        .said(report.error_message.as_deref())
-        .fix(fix);
-    failure.upstream_status = report.status;
-    failure.request_id.clone_from(&report.request_id);
-    failure
+        .answered(upstream)
+        .fix(fix)
 }
 
 /// What within the reason: the category of a refusal, or the word for the last end.
