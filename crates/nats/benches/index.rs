@@ -2,15 +2,18 @@
 //!
 //!     cargo bench -p fairlane-nats --bench index [-- JOBS]
 
-#![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
-#![allow(clippy::print_stdout, reason = "a bench prints its figures")]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a bench tells its figures and fails by panicking"
+)]
 
 use std::time::Instant;
 
-use fairlane_core::{JobId, Kind, ModelId, PoolId, Priority, TenantId, Tokens};
+use fairlane_core::{Priority, TenantId};
 use fairlane_nats::{HeaderMap, IndexEvent, Nats};
 use fairlane_support::TestNats;
-use fairlane_wire::JobHeaders;
+use fairlane_wire::header;
 
 const JOBS: u64 = 300_000;
 const TENANTS: u64 = 10_000;
@@ -40,6 +43,7 @@ fn main() {
 }
 
 async fn fill(nats: &Nats, jobs: u64) {
+    let store = nats.jobs();
     let mut pending = std::collections::VecDeque::new();
     for number in 1..=jobs {
         let priority = if number % CRITICAL == 0 {
@@ -50,42 +54,38 @@ async fn fill(nats: &Nats, jobs: u64) {
         let tenant = TenantId::parse(&format!("tenant-{}", number % TENANTS)).unwrap();
         let subject = nats.names.job_subject(priority, &tenant);
         let mut headers = HeaderMap::new();
-        for (name, value) in job(number).to_pairs() {
+        for (name, value) in job(number) {
             headers.insert(name, value);
         }
         if pending.len() == WINDOW {
             let oldest: fairlane_nats::PendingWrite = pending.pop_front().unwrap();
             oldest.wait().await.unwrap();
         }
-        let jobs = nats.jobs();
-        let sent = jobs.send(&subject, None, headers, "{\"prompt\": \"x\"}".into());
-        pending.push_back(sent.await.unwrap());
+        let body = "{\"prompt\": \"x\"}".into();
+        let sent = store.send(&subject, None, headers, body).await;
+        pending.push_back(sent.unwrap());
     }
     for write in pending {
         write.wait().await.unwrap();
     }
 }
 
-fn job(number: u64) -> JobHeaders {
-    JobHeaders {
-        job: JobId::parse(&format!("job-{number}")).unwrap(),
-        key: format!("job-{number}"),
-        kind: Kind::parse("tagging").unwrap(),
-        model: ModelId::parse("claude-haiku-4-5").unwrap(),
-        pool: PoolId::parse("haiku-4.5").unwrap(),
-        tokens: Tokens {
-            input: 120,
-            output: 60,
-        },
-        accepted_ms: 1_796_000_000_000,
-        not_before_ms: None,
-        deadline_ms: None,
-        claim: None,
-        redrive: None,
-        fallback: None,
-        traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
-        tracestate: None,
-    }
+/// The headers of a job, as a producer sets them.
+fn job(number: u64) -> [(&'static str, String); 9] {
+    [
+        (header::JOB, format!("job-{number}")),
+        (header::KEY, format!("job-{number}")),
+        (header::KIND, "tagging".to_owned()),
+        (header::MODEL, "claude-haiku-4-5".to_owned()),
+        (header::POOL, "haiku-4.5".to_owned()),
+        (header::INPUT_TOKENS, "120".to_owned()),
+        (header::OUTPUT_TOKENS, "60".to_owned()),
+        (header::ACCEPTED, "1796000000000".to_owned()),
+        (
+            header::TRACEPARENT,
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
+        ),
+    ]
 }
 
 async fn read(nats: &Nats, filter: &str) {

@@ -12,11 +12,13 @@ mod convert;
 mod fairness;
 mod lead;
 mod options;
+mod tenants;
 mod term;
 
 use fairlane_nats::Nats;
 use fairlane_runtime::config::Settings;
-use fairlane_runtime::{Frame, Rule};
+use fairlane_runtime::health::Check;
+use fairlane_runtime::{Frame, Metrics, Rule, Shutdown};
 
 pub use options::{Options, OptionsError};
 
@@ -40,4 +42,27 @@ pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Re
     frame.spawn("lead", Rule::Essential, lead);
     frame.run().await?;
     Ok(())
+}
+
+/// Stands by and leads in turn until `shutdown` begins: [`run`] without a process around it.
+///
+/// # Errors
+/// None that it knows of; a term that fails gives up the lease.
+pub async fn lead(
+    options: Options,
+    nats: Nats,
+    metrics: Metrics,
+    shutdown: Shutdown,
+    connected: Check,
+) -> anyhow::Result<()> {
+    let fairness = fairness::Fairness::new();
+    lead::run(lead::Context {
+        nats,
+        options,
+        metrics,
+        fairness,
+        shutdown,
+        connected,
+    })
+    .await
 }

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fairlane_core::drr::Weight;
 use fairlane_core::election::Times;
 use fairlane_core::limiter::Limits;
 use fairlane_core::scheduler::{Config, Policy};
 use fairlane_core::share::ShareRules;
 use fairlane_core::{Cost, CostWeights, PoolId, TenantId};
 use fairlane_runtime::config::Settings;
+use fairlane_wire::Plan;
+
+use crate::tenants;
 
 /// Everything a scheduler keeps to.
 #[derive(Debug, Clone)]
@@ -48,9 +50,6 @@ pub enum OptionsError {
 
 /// Credits a job gets beyond its attempts, before it counts as one that kills workers.
 const DELIVERY_SLACK: u32 = 4;
-
-/// Weight of tenants with the plan `pro`.
-const PRO: Weight = Weight(3_000);
 
 /// Workers announce themselves every second; after this they are taken to be gone.
 const WORKER_SILENCE_MAX_MS: u64 = 3_500;
@@ -151,6 +150,7 @@ fn limits(settings: &Settings, preset: Limits) -> Result<BTreeMap<PoolId, Limits
 fn default_policy(settings: &Settings) -> Policy {
     Policy {
         in_flight_max: settings.scheduler.tenant_in_flight_max,
+        daily_input_tokens: settings.scheduler.daily_input_tokens,
         ..Policy::default()
     }
 }
@@ -163,24 +163,21 @@ fn policies(settings: &Settings) -> Result<BTreeMap<TenantId, Policy>, OptionsEr
             name: name.clone(),
             text: error.to_string(),
         })?;
-        let weight = match (tenant.weight, tenant.plan.as_deref()) {
-            (Some(weight), _) => {
-                let part = thousandths(weight).and_then(|part| u32::try_from(part).ok());
-                Weight(part.unwrap_or(Weight::ONE.0).max(1))
-            }
-            (None, Some("pro")) => PRO,
-            (None, Some("standard") | None) => Weight::ONE,
-            (None, Some(plan)) => {
-                return Err(OptionsError::Plan {
-                    tenant: name.clone(),
-                    plan: plan.to_owned(),
-                });
-            }
-        };
+        let plan = tenant.plan.as_deref();
+        let plan = plan.map(|plan| {
+            Plan::parse(plan).ok_or_else(|| OptionsError::Plan {
+                tenant: name.clone(),
+                plan: plan.to_owned(),
+            })
+        });
+        let plan = plan.transpose()?.unwrap_or(Plan::Standard);
+        let weight = tenant.weight.map(tenants::weight);
+        let weight = weight.unwrap_or(tenants::weight_of(plan));
+        let default = default_policy(settings);
         let policy = Policy {
             weight,
-            daily_input_tokens: tenant.daily_input_tokens,
-            ..default_policy(settings)
+            daily_input_tokens: tenant.daily_input_tokens.or(default.daily_input_tokens),
+            ..default
         };
         policies.insert(id, policy);
     }
@@ -190,6 +187,7 @@ fn policies(settings: &Settings) -> Result<BTreeMap<TenantId, Policy>, OptionsEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fairlane_core::drr::Weight;
     use fairlane_runtime::config::{PoolLimits, Tenant};
 
     #[test]

@@ -166,6 +166,12 @@ impl Namespace {
         format!("{}.jobs.*.*", self.lower)
     }
 
+    /// All jobs of `priority`.
+    #[must_use]
+    pub fn priority_filter(&self, priority: Priority) -> String {
+        format!("{}.jobs.{}.*", self.lower, priority.as_str())
+    }
+
     /// Priority and tenant of a job subject. None if it is not one.
     #[must_use]
     pub fn parse_job_subject(&self, subject: &str) -> Option<(Priority, TenantId)> {

@@ -176,6 +176,9 @@ described! {
         weights: Weights = Weights::default(), Kind::Table(Weights::NODES);
         /// Jobs of one tenant that may run at the same time.
         tenant_in_flight_max: u32 = 1_000, whole(1, 1_000_000);
+        /// Budget of input tokens per day (UTC) of tenants that have none of their own. Beyond half as much again, standard
+        /// work is served as batch. Unset: no budget.
+        daily_input_tokens: Option<u64> = Some(100_000), whole_or_unset(0, 1_000_000_000_000);
     }
 }
 
@@ -250,7 +253,7 @@ described! {
         plan: Option<String> = None, Kind::Optional(Rule::Text);
         /// Share relative to other tenants of the same priority.
         weight: Option<f64> = None, Kind::Optional(Rule::Number { min: 0.01, max: 1_000.0 });
-        /// Budget of input tokens per day.
+        /// Budget of input tokens per day (UTC).
         daily_input_tokens: Option<u64> = None, whole_or_unset(0, 1_000_000_000_000);
     }
 }

@@ -1,7 +1,7 @@
 //! One term of a leader: select, apply, execute.
 //!
-//! First it learns what is: every lease, then every job. Only then does it grant. After that the
-//! loop waits for whatever comes first, applies everything that has arrived, lets the core decide
+//! First it learns what is: every lease, then every job, by priority; what is known completely is
+//! granted from. The loop waits for whatever comes first, applies everything that has arrived, lets the core decide
 //! once, and starts what was decided. Grants are stored before their worker hears of them; many
 //! are under way at once, bounded by the workers' slots.
 
@@ -9,14 +9,15 @@ mod answer;
 mod gauges;
 mod grant;
 mod picture;
+mod policies;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use fairlane_core::Term;
 use fairlane_core::scheduler::{Effect, Event, Scheduler};
-use fairlane_nats::{Bucket, Index, IndexEvent, Nats, Revision, Watch, watch};
+use fairlane_core::{Millis, Priority, Term};
+use fairlane_nats::{Bucket, IndexEvent, Nats, Revision, Watch, watch};
 use fairlane_runtime::Metrics;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -30,6 +31,7 @@ use crate::fairness::Fairness;
 use crate::lead::Trust;
 use crate::options::Options;
 use grant::Granting;
+use picture::Lanes;
 
 /// What a term needs.
 pub(crate) struct Shell {
@@ -75,7 +77,8 @@ struct Leader {
     core: Scheduler,
     credits: Bucket,
     leases: Watch,
-    index: Index,
+    policies: Watch,
+    lanes: Lanes,
     ready: async_nats::Subscriber,
     questions: async_nats::Subscriber,
     outcomes: FuturesUnordered<BoxFuture<'static, Event>>,
@@ -84,6 +87,8 @@ struct Leader {
     /// The books, unless they are being saved.
     books: Option<Books>,
     saving: Option<BoxFuture<'static, Books>>,
+    /// When this term began to learn.
+    began_at: Millis,
 }
 
 /// What the loop woke up for.
@@ -91,7 +96,8 @@ struct Leader {
 enum Woken {
     Stop,
     Leases(Vec<watch::Event>),
-    Jobs(Vec<IndexEvent>),
+    Jobs(Priority, Vec<IndexEvent>),
+    Policies(Vec<watch::Event>),
     Ready(async_nats::Message),
     Question(async_nats::Message),
     Outcome(Event),
@@ -101,7 +107,8 @@ enum Woken {
 }
 
 impl Leader {
-    /// Reads all leases, then all jobs, then asks the workers to announce themselves.
+    /// Reads what holds for tenants and all leases, and asks the workers to announce themselves. The jobs
+    /// follow while it leads.
     async fn learn(shell: Shell, term: Term) -> anyhow::Result<Self> {
         let nats = shell.nats.clone();
         let mut core = Scheduler::new(shell.options.config.clone(), term, shell.clock.now());
@@ -114,35 +121,27 @@ impl Leader {
         let credits = nats.bucket(&nats.names.credits_bucket());
         let mut leader = Self {
             leases: credits.watch(),
-            index: nats.index(&nats.names.jobs_stream(), &nats.names.jobs_filter()),
+            policies: nats.bucket(&nats.names.tenants_bucket()).watch(),
+            lanes: Lanes::new(&nats),
             ready: ready.context("cannot listen for workers")?,
             questions: questions.context("cannot listen for questions")?,
             outcomes: FuturesUnordered::new(),
             asides: Arc::new(Semaphore::new(ASIDES_MAX)),
             books: Some(books),
             saving: None,
+            began_at: shell.clock.now(),
             core,
             credits,
             shell,
         };
-        let began = leader.shell.clock.now();
+        leader.learn_policies().await?;
         leader.learn_leases().await?;
-        leader.learn_jobs().await?;
-        for priority in fairlane_core::Priority::ALL {
-            leader.apply(Event::Complete { priority });
-        }
+        leader.lanes.open(Priority::Critical);
         let call = nats
             .client
             .publish(nats.names.call_subject(), Default::default())
             .await;
         call.context("cannot call the workers")?;
-        let took_ms = leader.shell.clock.now() - began;
-        tracing::info!(
-            jobs = leader.core.known(),
-            live = leader.core.live(),
-            took_ms,
-            "picture complete"
-        );
         Ok(leader)
     }
 
@@ -157,10 +156,14 @@ impl Leader {
                     anyhow::bail!("the watch of the leases ended")
                 }
                 Woken::Leases(events) => self.apply_leases(events),
-                Woken::Jobs(events) if events.is_empty() => {
-                    anyhow::bail!("the index of the jobs ended")
+                Woken::Jobs(_, events) if events.is_empty() => {
+                    anyhow::bail!("an index of the jobs ended")
                 }
-                Woken::Jobs(events) => self.apply_jobs(events)?,
+                Woken::Jobs(priority, events) => self.apply_jobs(priority, events)?,
+                Woken::Policies(events) if events.is_empty() => {
+                    anyhow::bail!("the watch of the tenants ended")
+                }
+                Woken::Policies(events) => self.apply_policies(events),
                 Woken::Ready(message) => self.apply_ready(&message),
                 Woken::Question(message) => self.answer(&message).await,
                 Woken::Outcome(event) => self.apply(event),
@@ -183,7 +186,7 @@ impl Leader {
         let deadline = self.core.next_deadline().filter(|_| trusted);
         let deadline = deadline.map(|at| self.shell.clock.instant(at));
         let mut leases = Vec::new();
-        let mut jobs = Vec::new();
+        let mut policies = Vec::new();
         tokio::select! {
             biased;
             () = self.shell.stop.cancelled() => Woken::Stop,
@@ -191,7 +194,8 @@ impl Leader {
             Some(message) = self.questions.next() => Woken::Question(message),
             Some(event) = self.outcomes.next() => Woken::Outcome(event),
             _ = self.leases.next_many(&mut leases, BATCH) => Woken::Leases(leases),
-            _ = self.index.next_many(&mut jobs, BATCH) => Woken::Jobs(jobs),
+            _ = self.policies.next_many(&mut policies, BATCH) => Woken::Policies(policies),
+            (priority, events) = self.lanes.next() => Woken::Jobs(priority, events),
             books = saved(&mut self.saving) => Woken::Saved(books),
             _ = gauges.tick() => Woken::Gauges,
             () = wait_until(deadline) => Woken::Deadline,

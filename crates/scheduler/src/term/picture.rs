@@ -1,13 +1,77 @@
 //! What the leader sees: leases, jobs and workers, from what the server reports.
+//!
+//! Jobs are read by priority, the most urgent first, and each priority is granted from as soon as all
+//! of it is known: a million batch jobs delay no critical one.
 
+use fairlane_core::Priority;
 use fairlane_core::scheduler::Event;
-use fairlane_nats::{IndexEvent, watch};
+use fairlane_nats::{Index, IndexEvent, Nats, watch};
 use fairlane_wire::lease::Ready;
 
 use super::{BATCH, Leader};
 use crate::convert;
 
+/// The job stream: one index per priority, each begun when the one before it has caught up.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    nats: Nats,
+    indexes: [Option<Index>; 3],
+    complete: [bool; 3],
+}
+
+impl Lanes {
+    pub(super) fn new(nats: &Nats) -> Self {
+        Self {
+            nats: nats.clone(),
+            indexes: [None, None, None],
+            complete: [false; 3],
+        }
+    }
+
+    pub(super) fn open(&mut self, priority: Priority) {
+        let names = &self.nats.names;
+        let filter = names.priority_filter(priority);
+        let index = self.nats.index(&names.jobs_stream(), &filter);
+        self.indexes[priority.index()] = Some(index);
+    }
+
+    /// The next events, of the most urgent priority that has any. None only when the program is
+    /// ending. Dropping the future loses nothing.
+    pub(super) async fn next(&mut self) -> (Priority, Vec<IndexEvent>) {
+        let [critical, standard, batch] = &mut self.indexes;
+        tokio::select! {
+            biased;
+            events = taken(critical) => (Priority::Critical, events),
+            events = taken(standard) => (Priority::Standard, events),
+            events = taken(batch) => (Priority::Batch, events),
+        }
+    }
+
+    /// Notes that all jobs of `priority` are known, and goes on to the next one. False if that was
+    /// known before.
+    fn completed(&mut self, priority: Priority) -> bool {
+        let index = priority.index();
+        if std::mem::replace(&mut self.complete[index], true) {
+            return false;
+        }
+        if let Some(&next) = Priority::ALL.get(index + 1) {
+            self.open(next);
+        }
+        true
+    }
+}
+
+async fn taken(index: &mut Option<Index>) -> Vec<IndexEvent> {
+    let Some(index) = index else {
+        return std::future::pending().await;
+    };
+    let mut events = Vec::new();
+    index.next_many(&mut events, BATCH).await;
+    events
+}
+
 impl Leader {
+    /// Reads what is there before anything is granted.
     pub(super) async fn learn_leases(&mut self) -> anyhow::Result<()> {
         let mut events = Vec::new();
         while self.leases.next_many(&mut events, BATCH).await > 0 {
@@ -18,18 +82,6 @@ impl Leader {
             }
         }
         anyhow::bail!("the watch of the leases ended")
-    }
-
-    pub(super) async fn learn_jobs(&mut self) -> anyhow::Result<()> {
-        let mut events = Vec::new();
-        while self.index.next_many(&mut events, BATCH).await > 0 {
-            let current = events.contains(&IndexEvent::Current);
-            self.apply_jobs(std::mem::take(&mut events))?;
-            if current {
-                return Ok(());
-            }
-        }
-        anyhow::bail!("the index of the jobs ended")
     }
 
     pub(super) fn apply_leases(&mut self, events: Vec<watch::Event>) {
@@ -44,7 +96,11 @@ impl Leader {
         }
     }
 
-    pub(super) fn apply_jobs(&mut self, events: Vec<IndexEvent>) -> anyhow::Result<()> {
+    pub(super) fn apply_jobs(
+        &mut self,
+        priority: Priority,
+        events: Vec<IndexEvent>,
+    ) -> anyhow::Result<()> {
         for event in events {
             match event {
                 IndexEvent::Item(item) => match convert::job(&self.shell.nats.names, &item) {
@@ -53,11 +109,27 @@ impl Leader {
                         tracing::warn!(seq = item.seq, subject = item.subject, error, "not a job");
                     }
                 },
-                IndexEvent::Current | IndexEvent::Stale => {}
+                IndexEvent::Current => self.complete(priority),
+                IndexEvent::Stale => {}
                 IndexEvent::Reset => anyhow::bail!("the job stream was deleted and made anew"),
             }
         }
         Ok(())
+    }
+
+    fn complete(&mut self, priority: Priority) {
+        if !self.lanes.completed(priority) {
+            return;
+        }
+        self.apply(Event::Complete { priority });
+        let took_ms = self.shell.clock.now() - self.began_at;
+        tracing::info!(
+            priority = priority.as_str(),
+            jobs = self.core.known(),
+            live = self.core.live(),
+            took_ms,
+            "all jobs of a priority are known"
+        );
     }
 
     pub(super) fn apply_ready(&mut self, message: &async_nats::Message) {
