@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use fairlane_core::election::{self, Election, Seen};
+use fairlane_core::fairness::Window;
 use fairlane_core::invariants::{Broken, bounded};
 use fairlane_core::scheduler::{Credit, Effect, Event, JobSeen, Policy, PutAside, Scheduler};
 use fairlane_core::{JobSeq, Millis, Priority, TenantId, Term, WorkerId};
@@ -132,6 +133,15 @@ impl Leader {
             ),
             None => "nobody leads".to_owned(),
         }
+    }
+
+    /// The minutes it measured.
+    pub(crate) fn fairness(&mut self, now: Millis) -> Vec<Window> {
+        let local = self.local(now);
+        let run = self.run.as_mut();
+        run.map_or(Vec::new(), |run| {
+            run.core.fairness(local).history().cloned().collect()
+        })
     }
 
     /// Credits its core counts as held.

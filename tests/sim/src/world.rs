@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use fairlane_core::attempt::History;
+use fairlane_core::fairness::Window;
 use fairlane_core::invariants::{self, Broken, Invariant, JobLife, Payments, work_conserving};
 use fairlane_core::scheduler::{Credit, JobSeen, Policy, PutAside, Snapshot};
 use fairlane_core::{Cost, JobId, JobSeq, Kind, Millis, ModelId, PoolId, TenantId, Term};
@@ -658,6 +659,14 @@ impl World {
     pub fn outstanding(&self) -> (Option<usize>, usize) {
         let counted = self.leading().and_then(|index| self.leaders[index].live());
         (counted, self.bucket.held())
+    }
+
+    /// The minutes that whoever leads now has measured.
+    pub fn fairness(&mut self) -> Vec<Window> {
+        match self.leading() {
+            Some(index) => self.leaders[index].fairness(self.now),
+            None => Vec::new(),
+        }
     }
 
     /// Cost, by actual usage, of the calls that were taken between two times and that `of` picks.
