@@ -68,6 +68,16 @@ impl Nats {
     /// first one on.
     #[must_use]
     pub fn index(&self, stream: &str, filter: &str) -> Index {
+        self.index_from(Start::First, stream, filter)
+    }
+
+    /// The same, from those on that were stored at `since`, in unix milliseconds.
+    #[must_use]
+    pub fn index_since(&self, stream: &str, filter: &str, since: u64) -> Index {
+        self.index_from(Start::Since(since), stream, filter)
+    }
+
+    fn index_from(&self, first: Start, stream: &str, filter: &str) -> Index {
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let source = Source {
             stream: stream.to_owned(),
@@ -77,17 +87,17 @@ impl Nats {
         };
         let reader = Reader::new(self.clone(), source);
         // Owned by the returned value: the task ends when the receiver goes.
-        tokio::spawn(run(reader, sender));
+        tokio::spawn(run(reader, first, sender));
         Index { events }
     }
 }
 
-async fn run(mut reader: Reader, sender: mpsc::Sender<IndexEvent>) {
+async fn run(mut reader: Reader, first: Start, sender: mpsc::Sender<IndexEvent>) {
     let mut picture = Picture::default();
     let mut events = Vec::new();
     'running: loop {
         let step = tokio::select! {
-            step = reader.step(Start::After(picture.last)) => step,
+            step = reader.step(picture.start(first)) => step,
             () = sender.closed() => break,
         };
         picture.apply(step, &mut events);
@@ -108,6 +118,14 @@ struct Picture {
 }
 
 impl Picture {
+    /// Where to go on reading.
+    fn start(&self, first: Start) -> Start {
+        match self.last {
+            0 => first,
+            last => Start::After(last),
+        }
+    }
+
     fn apply(&mut self, step: Step, events: &mut Vec<IndexEvent>) {
         match step {
             Step::Opened { recreated, pending } => {

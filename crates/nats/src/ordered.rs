@@ -47,6 +47,8 @@ pub(crate) enum Start {
     First,
     /// Those with a higher sequence; all, if the stream is another one than before.
     After(u64),
+    /// Those stored at this time, in unix milliseconds, or later; likewise.
+    Since(u64),
 }
 
 /// What happened.
@@ -253,9 +255,16 @@ impl Reader {
             "num_replicas": 1,
             "replay_policy": "instant",
         });
-        if let Start::After(seq) = start {
-            config["deliver_policy"] = "by_start_sequence".into();
-            config["opt_start_seq"] = (seq + 1).into();
+        match start {
+            Start::First => {}
+            Start::After(seq) => {
+                config["deliver_policy"] = "by_start_sequence".into();
+                config["opt_start_seq"] = (seq + 1).into();
+            }
+            Start::Since(unix_ms) => {
+                config["deliver_policy"] = "by_start_time".into();
+                config["opt_start_time"] = instant(unix_ms).into();
+            }
         }
         let call = format!("CONSUMER.CREATE.{stream}.{consumer}.{filter}");
         let body = json!({"stream_name": stream, "config": config, "action": "create"});
@@ -281,6 +290,15 @@ struct StreamState {
 struct ConsumerInfo {
     #[serde(default)]
     num_pending: u64,
+}
+
+/// A time as the server reads it. One too far ahead to be written means the end of all time, and
+/// nothing is that late.
+fn instant(unix_ms: u64) -> String {
+    let known = i64::try_from(unix_ms)
+        .ok()
+        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    known.unwrap_or(jiff::Timestamp::MAX).to_string()
 }
 
 /// The unique part of an inbox makes a unique consumer name.

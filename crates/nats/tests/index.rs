@@ -140,3 +140,26 @@ async fn many_events_can_be_taken_at_once() {
     }
     assert_eq!(events.len(), 101);
 }
+
+#[tokio::test]
+async fn reading_can_begin_at_a_time() {
+    let test = TestNats::start().await;
+    publish(&test, "acme", "early").await;
+    let early = item(&mut test.nats.index("FL_JOBS", FILTER)).await;
+    let later = async || publish(&test, "acme", "late").await;
+    // The next one is stored in another millisecond.
+    let since = early.stored_ms + 1;
+    let late = loop {
+        let seq = later().await;
+        let mut index = test.nats.index_since("FL_JOBS", FILTER, since);
+        match next(&mut index).await {
+            IndexEvent::Item(item) => break (seq, item, index),
+            other => assert_eq!(other, IndexEvent::Current),
+        }
+    };
+    let (seq, first, mut index) = late;
+    assert_eq!(first.seq, seq);
+    assert_eq!(next(&mut index).await, IndexEvent::Current);
+    let last = later().await;
+    assert_eq!(item(&mut index).await.seq, last);
+}

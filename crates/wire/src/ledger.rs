@@ -3,6 +3,7 @@
 use fairlane_core::{JobId, TenantId, Term};
 use serde::{Deserialize, Serialize};
 
+use crate::header;
 use crate::record::UsageRecord;
 use crate::text;
 
@@ -40,6 +41,12 @@ pub struct LedgerEntry {
 }
 
 impl LedgerEntry {
+    /// What its message says in headers, so that budgets are kept without reading bodies.
+    #[must_use]
+    pub fn headers(&self) -> [(&'static str, String); 1] {
+        [(header::INPUT_TOKENS, self.usage.prompt().to_string())]
+    }
+
     /// Deduplication id: a delivery is booked once. Only with the `term` of its credit has a delivery
     /// a number of its own: a new leader does not always know how many there were.
     #[must_use]
@@ -85,6 +92,7 @@ mod tests {
             r#"{"tenant":"acme","job":"wp-1","kind":"tagging","priority":"batch","seq":7,"delivery":1,"model_asked":"claude-haiku-4-5","usage":{"input_tokens":120,"cache_write_5m_tokens":0,"cache_write_1h_tokens":0,"cache_read_tokens":0,"output_tokens":60},"cost_pico_usd":420000000,"outcome":"success","ambiguous":false,"request_id":"req_1","status":200,"latency_ms":900,"at_ms":1700000000000}"#
         );
         assert_eq!(serde_json::from_str::<LedgerEntry>(&text).unwrap(), entry);
+        assert_eq!(entry.headers(), [("Fl-Input-Tokens", "120".to_owned())]);
         assert_eq!(entry.message_id(Term(4)), "ledger-acme:7:4:1");
         assert_ne!(entry.message_id(Term(4)), entry.message_id(Term(5)));
     }

@@ -239,6 +239,15 @@ impl Namespace {
         format!("{}.ledger.*", self.lower)
     }
 
+    /// The tenant of a settlement. None if the subject is not one.
+    #[must_use]
+    pub fn parse_ledger_subject(&self, subject: &str) -> Option<TenantId> {
+        let tenant = subject
+            .strip_prefix(self.lower.as_str())?
+            .strip_prefix(".ledger.")?;
+        TenantId::parse(tenant).ok()
+    }
+
     /// Where workers announce themselves and their free slots; the leader listens.
     #[must_use]
     pub fn ready_subject(&self) -> String {

@@ -76,6 +76,17 @@ pub struct UsageRecord {
     pub output_tokens: u64,
 }
 
+impl UsageRecord {
+    /// The whole prompt: uncached, written and read.
+    #[must_use]
+    pub fn prompt(&self) -> u64 {
+        self.input_tokens
+            .saturating_add(self.cache_write_5m_tokens)
+            .saturating_add(self.cache_write_1h_tokens)
+            .saturating_add(self.cache_read_tokens)
+    }
+}
+
 /// Record of one job in the status bucket.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {

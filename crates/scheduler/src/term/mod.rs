@@ -8,6 +8,7 @@
 mod answer;
 mod gauges;
 mod grant;
+mod ledger;
 mod picture;
 mod policies;
 
@@ -17,7 +18,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use fairlane_core::scheduler::{Effect, Event, Scheduler};
 use fairlane_core::{Millis, Priority, Term};
-use fairlane_nats::{Bucket, IndexEvent, Nats, Revision, Watch, watch};
+use fairlane_nats::{Bucket, Index, IndexEvent, Nats, Revision, Watch, watch};
 use fairlane_runtime::Metrics;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -31,7 +32,7 @@ use crate::fairness::Fairness;
 use crate::lead::Trust;
 use crate::options::Options;
 use grant::Granting;
-use picture::Lanes;
+use picture::{Lanes, taken};
 
 /// What a term needs.
 pub(crate) struct Shell {
@@ -79,6 +80,8 @@ struct Leader {
     leases: Watch,
     policies: Watch,
     lanes: Lanes,
+    /// Read as soon as all jobs are known.
+    ledger: Option<Index>,
     ready: async_nats::Subscriber,
     questions: async_nats::Subscriber,
     outcomes: FuturesUnordered<BoxFuture<'static, Event>>,
@@ -98,6 +101,7 @@ enum Woken {
     Leases(Vec<watch::Event>),
     Jobs(Priority, Vec<IndexEvent>),
     Policies(Vec<watch::Event>),
+    Ledger(Vec<IndexEvent>),
     Ready(async_nats::Message),
     Question(async_nats::Message),
     Outcome(Event),
@@ -123,6 +127,7 @@ impl Leader {
             leases: credits.watch(),
             policies: nats.bucket(&nats.names.tenants_bucket()).watch(),
             lanes: Lanes::new(&nats),
+            ledger: None,
             ready: ready.context("cannot listen for workers")?,
             questions: questions.context("cannot listen for questions")?,
             outcomes: FuturesUnordered::new(),
@@ -164,6 +169,10 @@ impl Leader {
                     anyhow::bail!("the watch of the tenants ended")
                 }
                 Woken::Policies(events) => self.apply_policies(events),
+                Woken::Ledger(events) if events.is_empty() => {
+                    anyhow::bail!("the index of the ledger ended")
+                }
+                Woken::Ledger(events) => self.apply_ledger(events),
                 Woken::Ready(message) => self.apply_ready(&message),
                 Woken::Question(message) => self.answer(&message).await,
                 Woken::Outcome(event) => self.apply(event),
@@ -196,6 +205,7 @@ impl Leader {
             _ = self.leases.next_many(&mut leases, BATCH) => Woken::Leases(leases),
             _ = self.policies.next_many(&mut policies, BATCH) => Woken::Policies(policies),
             (priority, events) = self.lanes.next() => Woken::Jobs(priority, events),
+            events = taken(&mut self.ledger) => Woken::Ledger(events),
             books = saved(&mut self.saving) => Woken::Saved(books),
             _ = gauges.tick() => Woken::Gauges,
             () = wait_until(deadline) => Woken::Deadline,

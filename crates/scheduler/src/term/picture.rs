@@ -8,7 +8,7 @@ use fairlane_core::scheduler::Event;
 use fairlane_nats::{Index, IndexEvent, Nats, watch};
 use fairlane_wire::lease::Ready;
 
-use super::{BATCH, Leader};
+use super::{BATCH, Leader, ledger};
 use crate::convert;
 
 /// The job stream: one index per priority, each begun when the one before it has caught up.
@@ -61,7 +61,9 @@ impl Lanes {
     }
 }
 
-async fn taken(index: &mut Option<Index>) -> Vec<IndexEvent> {
+/// The next events of an index that is open; empty only when the program is ending. Dropping the
+/// future loses nothing.
+pub(super) async fn taken(index: &mut Option<Index>) -> Vec<IndexEvent> {
     let Some(index) = index else {
         return std::future::pending().await;
     };
@@ -122,7 +124,11 @@ impl Leader {
             return;
         }
         self.apply(Event::Complete { priority });
-        let took_ms = self.shell.clock.now() - self.began_at;
+        let now = self.shell.clock.now();
+        if priority == Priority::Batch {
+            self.ledger = Some(ledger::open(&self.shell.nats, now));
+        }
+        let took_ms = now - self.began_at;
         tracing::info!(
             priority = priority.as_str(),
             jobs = self.core.known(),

@@ -100,8 +100,12 @@ impl Delivery {
             entry.message_id(self.credit().term),
         );
         self.repeat("book a call", || async {
-            let none = fairlane_nats::HeaderMap::new();
-            let booked = jobs.publish(&subject, Some(&id), none, body.clone()).await;
+            let mut headers = fairlane_nats::HeaderMap::new();
+            for (name, value) in entry.headers() {
+                headers.insert(name, value);
+            }
+            let booked = jobs.publish(&subject, Some(&id), headers, body.clone());
+            let booked = booked.await;
             booked.map(|_| ()).map_err(|error| error.to_string())
         })
         .await;
