@@ -99,6 +99,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 pub(crate) enum Format {
     /// For people.
     #[default]
+    #[value(alias = "table")]
     Text,
     /// One JSON document.
     Json,
@@ -155,6 +156,13 @@ pub(crate) enum Command {
         after_help = "Examples:\n  fairlane status acme/wp-1\n  fairlane status wp-1 --tenant acme -o json"
     )]
     Status(JobArgs),
+    /// Follow a job to its end: a line for each change of its record
+    ///
+    /// With -o json each line is the whole record. The exit code is 1 if the job failed or was called off.
+    #[command(
+        after_help = "Examples:\n  fairlane watch acme/wp-1\n  fairlane watch acme/wp-1 -o json | jq .phase"
+    )]
+    Watch(JobArgs),
     /// Say what a job waits for, and until when
     #[command(after_help = "Example: fairlane why acme/hello-1")]
     Why(JobArgs),

@@ -188,6 +188,7 @@ impl Intake {
             fallback: None,
             claim: arrival.claim_name().map(str::to_owned),
             redrive: arrival.redrive.clone(),
+            parent: None,
             traceparent: Some(trace.traceparent().to_owned()),
             tracestate: trace.tracestate().map(str::to_owned),
         })
