@@ -14,6 +14,7 @@ pub mod drr;
 pub mod election;
 pub mod failure;
 pub mod fairness;
+pub mod fallback;
 pub mod ids;
 pub mod invariants;
 pub mod job;

@@ -20,6 +20,8 @@ pub struct Model {
     pub output_tokens_max: u64,
     /// Characters of ordinary text in ten tokens.
     pub chars_per_ten_tokens: u64,
+    /// Tokens of an image of the size the upstream scales it to.
+    pub image_tokens: u64,
     /// Shortest prefix that is cached.
     pub cache_prefix_tokens_min: u64,
     /// `thinking.type` values that are accepted.
@@ -57,6 +59,20 @@ pub enum Thinking {
 }
 
 impl Thinking {
+    /// All values.
+    pub const ALL: [Self; 4] = [
+        Self::Adaptive,
+        Self::Disabled,
+        Self::Enabled,
+        Self::BetweenTools,
+    ];
+
+    /// The value of a word on the wire.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|value| value.as_str() == word)
+    }
+
     /// The value on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -162,6 +178,11 @@ impl Catalog {
         }
     }
 
+    /// Lets `primary` fall back to nothing.
+    pub fn remove_fallback(&mut self, primary: &ModelId) {
+        self.fallbacks.retain(|(from, _)| from != primary);
+    }
+
     /// The smaller model that a model of this name may fall back to.
     #[must_use]
     pub fn fallback(&self, name: &str) -> Option<&Model> {
@@ -189,6 +210,7 @@ struct Row {
     context_tokens: u64,
     output_tokens_max: u64,
     chars_per_ten_tokens: u64,
+    image_tokens: u64,
     cache_prefix_tokens_min: u64,
     thinking: &'static [Thinking],
     thinking_default: ThinkingDefault,
@@ -205,6 +227,7 @@ const ROW: Row = Row {
     context_tokens: 1_000_000,
     output_tokens_max: 128_000,
     chars_per_ten_tokens: NEWER,
+    image_tokens: 1_600,
     cache_prefix_tokens_min: 1_024,
     thinking: &[Thinking::Adaptive, Thinking::Disabled],
     thinking_default: ThinkingDefault::On,
@@ -268,6 +291,8 @@ const ROWS: &[Row] = &[
     Row {
         id: "claude-haiku-5-5",
         pool: "haiku-5.5",
+        // Images cost about two and a half times as much as on Haiku 4.5.
+        image_tokens: 4_000,
         cache_prefix_tokens_min: 512,
         sampling: Sampling::OneDefaultOnly,
         ..ROW
@@ -348,6 +373,7 @@ impl Row {
             context_tokens: self.context_tokens,
             output_tokens_max: self.output_tokens_max,
             chars_per_ten_tokens: self.chars_per_ten_tokens,
+            image_tokens: self.image_tokens,
             cache_prefix_tokens_min: self.cache_prefix_tokens_min,
             thinking: self.thinking.to_vec(),
             thinking_default: self.thinking_default,

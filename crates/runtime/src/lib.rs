@@ -16,7 +16,7 @@ pub mod metrics;
 pub mod telemetry;
 pub mod trace;
 
-pub use catalog::{CatalogError, catalog};
+pub use catalog::{CatalogError, catalog, fallback_kinds};
 pub use crypto::install_crypto;
 pub use drain::{Rule, Shutdown};
 pub use frame::{Frame, FrameOptions, StartError};

@@ -15,7 +15,10 @@ use prometheus::{
 /// Distinct tenants that get a series of their own; the rest share [`OTHER_TENANTS`].
 pub const TENANT_LABELS_MAX: usize = 200;
 
-/// Label value of tenants beyond the cap.
+/// Distinct kinds of jobs, and models, that get a series of their own.
+const KIND_LABELS_MAX: usize = 50;
+
+/// Label value of tenants, kinds and models beyond their cap.
 pub const OTHER_TENANTS: &str = "other";
 
 /// Upper bounds in seconds; 2, 6 and 120 are the latency goals of the three priorities.
@@ -77,6 +80,11 @@ catalogue! {
     FAIRNESS_GAP_RATIO = Gauge "fairlane_fairness_gap_ratio" ["priority"],
         "Largest gap in weighted service between two tenants in the last minute, as a part of what deficit round robin allows; above 1 is a fault.";
     INPUT_TOKENS = Counter "claude_input_tokens_total" ["tenant_id"], "Input tokens used, by tenant.";
+    CALLS = Counter "claude_calls_total" ["model", "reason"],
+        "Calls of the Claude API that have ended, by the model that was called and what they ended as.";
+    FALLBACKS = Counter "fairlane_fallbacks_total" [], "Calls of a smaller model because the job's own was overloaded.";
+    PROMPT_REVIEWS = Counter "fairlane_prompt_reviews_total" ["kind"],
+        "Answers that broke their job's schema, by kind of job: its prompt wants a review.";
     JOBS = Counter "fairlane_jobs_total" ["outcome"], "Jobs that have ended, by outcome.";
     CREDITS_GRANTED = Counter "fairlane_credits_granted_total" [], "Credits handed out.";
     CREDITS_LIVE = Gauge "fairlane_credits_live" [], "Credits that are out now: jobs in flight.";
@@ -134,6 +142,8 @@ impl Outcome {
 pub struct Metrics {
     registry: Registry,
     tenants: Arc<LabelCap>,
+    kinds: Arc<LabelCap>,
+    models: Arc<LabelCap>,
     queue_depth: IntGaugeVec,
     request_latency: HistogramVec,
     throttles: IntCounterVec,
@@ -142,6 +152,9 @@ pub struct Metrics {
     fairness_min_share: GaugeVec,
     fairness_gap_ratio: GaugeVec,
     input_tokens: IntCounterVec,
+    calls: IntCounterVec,
+    fallbacks: IntCounterVec,
+    prompt_reviews: IntCounterVec,
     jobs: IntCounterVec,
     credits_granted: IntCounterVec,
     credits_live: IntGaugeVec,
@@ -163,6 +176,8 @@ impl Metrics {
             .set(1);
         Self {
             tenants: Arc::new(LabelCap::new(tenants_max)),
+            kinds: Arc::new(LabelCap::new(KIND_LABELS_MAX)),
+            models: Arc::new(LabelCap::new(KIND_LABELS_MAX)),
             queue_depth: gauge(&registry, QUEUE_DEPTH),
             request_latency: register(
                 &registry,
@@ -178,6 +193,9 @@ impl Metrics {
             fairness_min_share: ratio(&registry, FAIRNESS_MIN_SHARE),
             fairness_gap_ratio: ratio(&registry, FAIRNESS_GAP_RATIO),
             input_tokens: counter(&registry, INPUT_TOKENS),
+            calls: counter(&registry, CALLS),
+            fallbacks: counter(&registry, FALLBACKS),
+            prompt_reviews: counter(&registry, PROMPT_REVIEWS),
             jobs: counter(&registry, JOBS),
             credits_granted: counter(&registry, CREDITS_GRANTED),
             credits_live: gauge(&registry, CREDITS_LIVE),
@@ -206,6 +224,23 @@ impl Metrics {
     pub fn input_tokens(&self, tenant: &str, tokens: u64) {
         let label = self.tenants.label(tenant);
         self.input_tokens.with_label_values(&[label]).inc_by(tokens);
+    }
+
+    /// Books a call that has ended, by its stable word.
+    pub fn call_ended(&self, model: &str, reason: &str) {
+        let model = self.models.label(model);
+        self.calls.with_label_values(&[model, reason]).inc();
+    }
+
+    /// Books a call of a smaller model.
+    pub fn fell_back(&self) {
+        self.fallbacks.with_label_values::<&str>(&[]).inc();
+    }
+
+    /// Books an answer that broke its schema on the job's kind.
+    pub fn prompt_review(&self, kind: &str) {
+        let kind = self.kinds.label(kind);
+        self.prompt_reviews.with_label_values(&[kind]).inc();
     }
 
     /// Tenants demoted now.
@@ -345,6 +380,9 @@ mod tests {
         metrics.demoted_tenants(1);
         metrics.fairness(Priority::Standard, 0.9, 0.8, 0.5);
         metrics.input_tokens("acme", 1_000);
+        metrics.call_ended("claude-haiku-4-5", "done");
+        metrics.fell_back();
+        metrics.prompt_review("tagging");
         metrics.job_ended(Outcome::Done);
         metrics.credits_granted(2);
         metrics.credits_live(1);

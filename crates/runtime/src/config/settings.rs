@@ -84,6 +84,8 @@ described! {
         limits: Limits = Limits::default(), Kind::Table(Limits::NODES);
         /// Additions to and changes of the built-in model table, by model id.
         models: BTreeMap<String, Model> = BTreeMap::new(), Kind::Map(Model::NODES);
+        /// Which work a smaller model may do while its own is overloaded.
+        fallback: Fallback = Fallback::default(), Kind::Table(Fallback::NODES);
         /// Tenants known before anybody edits them at run time, by tenant id.
         tenants: BTreeMap<String, Tenant> = BTreeMap::new(), Kind::Map(Tenant::NODES);
         /// Logs and traces.
@@ -243,6 +245,36 @@ described! {
         output_tokens_max: Option<u64> = None, whole_or_unset(1, 100_000_000);
         /// Characters per token, for estimates before the call.
         chars_per_token: Option<f64> = None, Kind::Optional(Rule::Number { min: 0.5, max: 20.0 });
+        /// Tokens of an image of the largest size that is not scaled down.
+        image_tokens: Option<u64> = None, whole_or_unset(1, 1_000_000);
+        /// Smaller model that may answer while this one is overloaded; `none` for no such model.
+        fallback: Option<String> = None, Kind::Optional(Rule::Text);
+        /// Values of `thinking.type` it takes, comma separated.
+        thinking: Option<String> = None, Kind::Optional(Rule::Text);
+        /// What a request without `thinking` means.
+        thinking_default: Option<String> = None, Kind::Optional(Rule::Choice(&["on", "off"]));
+        /// Whether it takes `output_config.effort`.
+        effort: Option<String> = None, Kind::Optional(Rule::Choice(YES_NO));
+        /// Whether it takes `tool_choice` `any` and `tool`.
+        forced_tools: Option<String> = None, Kind::Optional(Rule::Choice(YES_NO));
+        /// Which of `temperature`, `top_p` and `top_k` it takes.
+        sampling: Option<String> = None, Kind::Optional(Rule::Choice(&["any", "defaults_only", "one_default_only"]));
+        /// Whether the last message may be the beginning of the answer.
+        prefill: Option<String> = None, Kind::Optional(Rule::Choice(&["no", "without_thinking"]));
+        /// Whether it takes `output_config.format`.
+        structured_output: Option<String> = None, Kind::Optional(Rule::Choice(YES_NO));
+        /// Where it is in its life; the upstream's own word counts for more, once it was heard.
+        lifecycle: Option<String> = None, Kind::Optional(Rule::Choice(&["active", "deprecated", "retired"]));
+    }
+}
+
+const YES_NO: &[&str] = &["yes", "no"];
+
+described! {
+    /// `[fallback]`: which work a smaller model may do while its own is overloaded.
+    pub struct Fallback {
+        /// Kinds of jobs, comma separated.
+        kinds: String = fairlane_core::fallback::KINDS.join(","), Kind::Leaf(Rule::Text);
     }
 }
 
