@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 
@@ -55,9 +55,15 @@ impl CallRequest {
     /// # Errors
     /// [`RequestError::NotAnObject`].
     pub fn from_json(body: &Value) -> Result<Self, RequestError> {
-        let mut body = body.as_object().ok_or(RequestError::NotAnObject)?.clone();
+        let body = body.as_object().ok_or(RequestError::NotAnObject)?;
+        Ok(Self::of(body.clone()))
+    }
+
+    /// A request with these fields, as a stream.
+    #[must_use]
+    pub fn of(mut body: Map<String, Value>) -> Self {
         body.insert("stream".to_owned(), Value::Bool(true));
-        Ok(Self::new(Value::Object(body).to_string().into()))
+        Self::new(Value::Object(body).to_string().into())
     }
 
     /// Adds the betas the body relies on, for example `output-300k-2026-03-24`. Betas belong to one

@@ -4,6 +4,7 @@
 //! arrives is checked here and nowhere else; the types of `core` cannot hold anything wrong.
 
 pub mod failure;
+pub mod fallback;
 pub mod fingerprint;
 pub mod job;
 pub mod lease;
@@ -11,9 +12,9 @@ pub mod ledger;
 pub mod letter;
 pub mod lineage;
 pub mod names;
-pub mod notice;
 pub mod record;
 pub mod snapshot;
+pub mod strict;
 pub mod submission;
 pub mod tenant;
 mod text;
@@ -25,11 +26,8 @@ pub use lease::{Credit, DeliveryOutcome, Grant, Lease, Parked, Pause, Ready, Set
 pub use ledger::LedgerEntry;
 pub use letter::{DeadReason, Failure, Letter};
 pub use lineage::{Ancestor, Redrive};
-pub use names::{Ask, Namespace, header};
-pub use notice::Notice;
-pub use record::{
-    Answer, Descent, JobRecord, KeyOwner, Link, Phase, Question, Standing, UsageRecord,
-};
+pub use names::{Namespace, header};
+pub use record::{FallbackRecord, JobRecord, KeyOwner, Phase, UsageRecord};
 pub use snapshot::SnapshotRecord;
 pub use submission::{Submission, measure, peek};
 pub use tenant::{Plan, TenantRecord, TenantRecordError};

@@ -538,6 +538,8 @@ pub fn measure(request: &Map<String, Value>) -> Measure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Measure {
     pub characters: u64,
+    /// How many of them are not ASCII: they are worth more tokens.
+    pub not_ascii: u64,
     pub images: u64,
 }
 
@@ -545,7 +547,11 @@ impl Measure {
     // The depth is bounded by the JSON parser's own limit.
     fn add(&mut self, value: &Value) {
         match value {
-            Value::String(text) => self.characters += text.chars().count() as u64,
+            Value::String(text) => {
+                let not_ascii = text.chars().filter(|char| !char.is_ascii()).count();
+                self.characters += text.chars().count() as u64;
+                self.not_ascii += not_ascii as u64;
+            }
             Value::Array(items) => items.iter().for_each(|item| self.add(item)),
             Value::Object(fields) => {
                 if fields.get("type").and_then(Value::as_str) == Some("image") {
