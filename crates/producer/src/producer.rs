@@ -10,7 +10,7 @@ use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::{Delivery, HeaderMap, Nats, PullOptions, Puller};
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::health::Check;
-use fairlane_runtime::{CatalogError, catalog};
+use fairlane_runtime::{CatalogError, catalog, fallback_kinds};
 use fairlane_runtime::{Metrics, Shutdown, TraceContext};
 use fairlane_wire::letter::{DeadReason, Failure};
 use fairlane_wire::names::header;
@@ -59,7 +59,8 @@ impl Producer {
     /// # Errors
     /// [`CatalogError`] if `settings.models` is wrong.
     pub fn new(settings: &Settings, nats: &Nats, metrics: Metrics) -> Result<Self, CatalogError> {
-        let intake = Intake::new(catalog(&settings.models)?, settings);
+        let kinds = fallback_kinds(&settings.fallback)?;
+        let intake = Intake::new(catalog(&settings.models)?, kinds, settings);
         Ok(Self {
             shared: Arc::new(Shared {
                 intake: Arc::new(intake),

@@ -1,6 +1,6 @@
 //! What is written about a delivery: record, ledger entry, dead letter, settlement. Data only.
 
-use fairlane_claude::CallReport;
+use fairlane_claude::{CallReport, UsageBasis};
 use fairlane_core::attempt::{Cause, History, Hold};
 use fairlane_core::failure::{self, Class, Ending, Paid, Reason, StopReason, Verdict, happened};
 use fairlane_core::models::Catalog;
@@ -11,7 +11,7 @@ use fairlane_wire::lease::{
     Credit, DeliveryOutcome, Health, LimitSeen, LimitsSeen, Pause, Refused, Settlement,
 };
 use fairlane_wire::letter::Try;
-use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, LedgerEntry, Phase, UsageRecord};
+use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, LedgerEntry, UsageRecord};
 
 /// What a job has behind it, by its record.
 pub(crate) fn history(record: &JobRecord) -> History {
@@ -19,22 +19,6 @@ pub(crate) fn history(record: &JobRecord) -> History {
         attempts: record.attempts,
         ambiguous: record.ambiguous,
         had_more_room: record.max_tokens_raised.is_some(),
-    }
-}
-
-/// The record of a job that has none. One that was delivered before had a record that has expired; what
-/// stood there is assumed to its disadvantage, or it might be tried and paid without end. It always
-/// gets the try that it was granted.
-pub(crate) fn record(credit: &Credit, headers: &JobHeaders, attempts_max: u32) -> JobRecord {
-    let (tenant, job) = (credit.tenant.clone(), credit.job.clone());
-    let record = JobRecord::new(tenant, job, Phase::Queued, headers.accepted_ms);
-    let before = credit.delivery.saturating_sub(1);
-    JobRecord {
-        attempts: before.min(attempts_max.saturating_sub(1)),
-        ambiguous: before.min(1),
-        deliveries: before,
-        parent: headers.parent.clone(),
-        ..record.describing(&headers.kind, credit.priority, &headers.model)
     }
 }
 
@@ -126,7 +110,7 @@ pub(crate) fn settlement(
     Settlement {
         credit: credit.clone(),
         outcome,
-        used: call.and_then(|(report, verdict)| used(report, verdict)),
+        used: call.and_then(|(report, verdict)| used(credit, report, verdict)),
         limits: call.map(|(report, _)| limits(report, now)),
         refused: call.and_then(|(_, verdict)| refused(verdict.reason)),
         pause: hold.map(|hold| Pause {
@@ -140,11 +124,14 @@ pub(crate) fn settlement(
 
 /// What the call took from the upstream's limits. A call that was turned away took nothing; one
 /// that broke before it said what it used took what was estimated for it.
-fn used(report: &CallReport, verdict: &Verdict) -> Option<Tokens> {
-    if verdict.paid == Paid::No {
-        return None;
+fn used(credit: &Credit, report: &CallReport, verdict: &Verdict) -> Option<Tokens> {
+    match (verdict.paid, report.usage_basis) {
+        (Paid::No, _) => None,
+        (Paid::Yes | Paid::Maybe, UsageBasis::None) => Some(credit.tokens),
+        (Paid::Yes | Paid::Maybe, UsageBasis::Estimated | UsageBasis::Final) => {
+            Some(report.usage.limited())
+        }
     }
-    Some(report.usage.limited())
 }
 
 fn health(verdict: &Verdict) -> Option<Health> {

@@ -1,76 +1,14 @@
-//! The request that is sent, and the call while its lease is renewed.
+//! The call while its lease is renewed.
 
-use fairlane_claude::{CallReport, CallRequest, Progress};
-use fairlane_wire::Submission;
-use fairlane_wire::lease::Credit;
-use serde_json::Value;
+use std::time::Duration;
+
+use fairlane_claude::{CallReport, Progress};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::delivery::Context;
 use crate::lease::{Held, LeaseError};
-
-/// The request of a job as it is sent now.
-#[derive(Debug, Clone)]
-pub(crate) struct Request {
-    body: Value,
-    api_version: Option<String>,
-    betas: Vec<String>,
-    traceparent: Option<String>,
-    tracestate: Option<String>,
-}
-
-impl Request {
-    /// The job's own body, with the output limit of this try.
-    pub(crate) fn new(
-        submission: &Submission,
-        max_tokens: u64,
-        traceparent: Option<String>,
-        tracestate: Option<String>,
-    ) -> Self {
-        let mut body = submission.request.clone();
-        body.insert("max_tokens".to_owned(), max_tokens.into());
-        Self {
-            body: Value::Object(body),
-            api_version: submission.api_version.clone(),
-            betas: submission.betas.clone(),
-            traceparent,
-            tracestate,
-        }
-    }
-
-    /// Adds the answer of a paused turn, unchanged, so that the next call goes on from it.
-    pub(crate) fn continue_from(&mut self, message: &Value) {
-        let content = message.get("content").cloned().unwrap_or_default();
-        let turn = serde_json::json!({"role": "assistant", "content": content});
-        if let Some(messages) = self.body.get_mut("messages").and_then(Value::as_array_mut) {
-            messages.push(turn);
-        }
-    }
-
-    fn prepare(&self, credit: &Credit) -> Result<CallRequest, fairlane_claude::RequestError> {
-        let mut request = CallRequest::from_json(&self.body)?
-            .header("x-fairlane-tenant", credit.tenant.as_str())?
-            .header("x-fairlane-job", credit.job.as_str())?
-            .betas(&self.betas)?;
-        if let Some(version) = &self.api_version {
-            request = request.header("anthropic-version", version)?;
-        }
-        let trace = [
-            ("traceparent", &self.traceparent),
-            ("tracestate", &self.tracestate),
-        ];
-        for (name, value) in trace {
-            // A trace that cannot be passed on is no reason not to run the job.
-            if let Some(value) = value
-                && let Ok(with) = request.clone().header(name, value)
-            {
-                request = with;
-            }
-        }
-        Ok(request)
-    }
-}
+use crate::request::Request;
 
 /// How the call ended for its worker.
 pub(crate) enum Called {
@@ -78,22 +16,21 @@ pub(crate) enum Called {
     Reported(Box<CallReport>),
     /// The lease was lost meanwhile, and the call was given up.
     LeaseLost(Box<CallReport>),
-    /// Its job is over by another's word, and the call was given up.
-    NotWanted(Box<CallReport>),
     /// The lease was lost before anything was sent.
     NotSent(LeaseError),
     /// The request could not even be formed.
     Unsendable(fairlane_claude::RequestError),
 }
 
-/// Makes the call. Renews the lease on time; gives the call up when the lease is lost, when `stop` asks
-/// for it, or when `off`, which runs beside it, comes to its end.
+/// Makes the call. Renews the lease on time; gives the call up when the lease is lost, or when
+/// `stop` asks for it. `on_slow` runs once if the call takes longer than `slow_after`.
 pub(crate) async fn run(
     context: &Context,
     lease: &mut Held,
     request: &Request,
     stop: &CancellationToken,
-    off: impl Future<Output = ()>,
+    slow_after: Duration,
+    on_slow: impl Future<Output = ()>,
     on_progress: impl FnMut(Progress),
 ) -> Called {
     let prepared = match request.prepare(&lease.credit) {
@@ -113,17 +50,17 @@ pub(crate) async fn run(
         .claude
         .call(&key, prepared, on_progress, cancel.cancelled());
     let mut call = std::pin::pin!(call);
-    let mut off = std::pin::pin!(off);
+    let mut on_slow = std::pin::pin!(async {
+        tokio::time::sleep(slow_after).await;
+        on_slow.await;
+    });
     let finished = CancellationToken::new();
     let mut keeping = std::pin::pin!(keep(context, lease, &finished));
-    let (mut called_off, mut lost) = (false, false);
+    let (mut told, mut lost) = (false, false);
     let report = loop {
         tokio::select! {
             report = &mut call => break Box::new(report),
-            () = &mut off, if !called_off => {
-                called_off = true;
-                cancel.cancel();
-            }
+            () = &mut on_slow, if !told => told = true,
             () = &mut keeping, if !lost => {
                 lost = true;
                 cancel.cancel();
@@ -137,8 +74,6 @@ pub(crate) async fn run(
     }
     if lost {
         Called::LeaseLost(report)
-    } else if called_off {
-        Called::NotWanted(report)
     } else {
         Called::Reported(report)
     }

@@ -10,7 +10,8 @@
 //! | `slots` | announces, receives grants, drains |
 //! | `delivery` | one credit from start to end; `delivery::end` the ways it ends, `delivery::steps` the steps of that |
 //! | `lease` | the credit: start, renew, release, park |
-//! | `call` | the request that is sent, and the call under its lease |
+//! | `request` | the request that is sent, to which model |
+//! | `call` | the call under its lease |
 //! | `key` | the API key of the moment |
 //! | `books` | record, ledger entry, letter and settlement as data |
 //! | `schema` | checks structured output |
@@ -21,6 +22,7 @@ mod delivery;
 mod key;
 mod lease;
 mod options;
+mod request;
 mod schema;
 mod slots;
 

@@ -410,13 +410,7 @@ impl Book {
                 let finding = Finding::new(line, Some(key), FindingKind::Cancelled, message);
                 self.findings.add(finding);
             }
-            Phase::Accepted
-            | Phase::Queued
-            | Phase::Generating
-            | Phase::Refining
-            | Phase::Retrying
-            | Phase::Deferred
-            | Phase::NeedsDecision => {
+            Phase::Queued | Phase::Generating | Phase::Retrying => {
                 unreachable!("only records of ended jobs are settled")
             }
         }

@@ -4,5 +4,4 @@
 
 mod commands;
 mod submit;
-mod tenants;
 mod world;

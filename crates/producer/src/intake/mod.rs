@@ -5,11 +5,13 @@
 //! and its id.
 
 mod arrival;
+mod fallback;
 mod known;
 mod size;
 #[cfg(test)]
 mod tests;
 
+use fairlane_core::fallback::Kinds;
 use fairlane_core::models::Catalog;
 use fairlane_core::{JobId, Priority, TenantId, Tokens, classify};
 use fairlane_runtime::TraceContext;
@@ -80,16 +82,18 @@ impl Refuse {
 #[derive(Debug, Clone)]
 pub struct Intake {
     catalog: Catalog,
+    kinds: Kinds,
     body_bytes_max: usize,
     nesting_max: usize,
 }
 
 impl Intake {
-    /// A judge for jobs of the models in `catalog`.
+    /// A judge for jobs of the models in `catalog`, of which those of `kinds` may fall back.
     #[must_use]
-    pub fn new(catalog: Catalog, settings: &Settings) -> Self {
+    pub fn new(catalog: Catalog, kinds: Kinds, settings: &Settings) -> Self {
         Self {
             catalog,
+            kinds,
             body_bytes_max: usize::try_from(settings.producer.body_bytes_max).unwrap_or(usize::MAX),
             nesting_max: settings.producer.nesting_max as usize,
         }
@@ -120,15 +124,21 @@ impl Intake {
         };
         let id = arrival.id_of(&job);
         let priority = classify(job.origin, job.sla_seconds);
-        let record = JobRecord::new(tenant.clone(), id.clone(), Phase::Queued, arrival.stored_ms)
-            .describing(&job.kind, priority, &job.model);
+        let mut record =
+            JobRecord::new(tenant.clone(), id.clone(), Phase::Queued, arrival.stored_ms)
+                .describing(&job.kind, priority, &job.model);
         match self.headers(arrival, &job, id, trace, now_ms) {
-            Ok(headers) => Decision::Accept(Box::new(Accept {
-                tenant: tenant.clone(),
-                priority,
-                headers,
-                record,
-            })),
+            Ok(mut headers) => {
+                let chosen = fallback::choose(&self.catalog, &self.kinds, &job);
+                headers.fallback = chosen.header;
+                record.fallback = chosen.record;
+                Decision::Accept(Box::new(Accept {
+                    tenant: tenant.clone(),
+                    priority,
+                    headers,
+                    record,
+                }))
+            }
             Err(failure) => Decision::Refuse(Box::new(refusal(arrival, record, failure, now_ms))),
         }
     }
@@ -188,7 +198,6 @@ impl Intake {
             fallback: None,
             claim: arrival.claim_name().map(str::to_owned),
             redrive: arrival.redrive.clone(),
-            parent: None,
             traceparent: Some(trace.traceparent().to_owned()),
             tracestate: trace.tracestate().map(str::to_owned),
         })

@@ -4,8 +4,6 @@ use fairlane_core::models::{Catalog, Lifecycle, Model};
 use fairlane_wire::letter::{DeadReason, Failure};
 use fairlane_wire::submission::{Submission, measure};
 
-/// Tokens of an image of the size the upstream scales it to.
-const IMAGE_TOKENS: u64 = 1_600;
 /// Tokens the upstream adds around the messages.
 const FRAME_TOKENS: u64 = 16;
 /// Models named when the one asked for is not known.
@@ -20,7 +18,7 @@ pub(super) fn input_tokens(job: &Submission, model: &Model) -> u64 {
         .map_or(0, |schema| schema.to_string().chars().count() as u64);
     model
         .tokens_of_chars(measure.characters.saturating_add(schema))
-        .saturating_add(measure.images.saturating_mul(IMAGE_TOKENS))
+        .saturating_add(measure.images.saturating_mul(model.image_tokens))
         .saturating_add(FRAME_TOKENS)
 }
 

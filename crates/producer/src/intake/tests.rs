@@ -10,7 +10,7 @@ const NOW_MS: u64 = 1_700_000_100_000;
 const STORED_MS: u64 = 1_700_000_000_000;
 
 fn intake() -> Intake {
-    Intake::new(Catalog::default(), &Settings::default())
+    Intake::new(Catalog::default(), Kinds::default(), &Settings::default())
 }
 
 fn trace() -> TraceContext {
@@ -115,7 +115,7 @@ fn an_accepted_job_says_everything_in_its_headers() {
             "tracestate: vendor=1",
         ]
     );
-    let record = String::from_utf8(accept.record.to_json(&Namespace::default())).unwrap();
+    let record = String::from_utf8(accept.record.to_json()).unwrap();
     assert_eq!(
         record,
         r#"{"tenant":"acme","job":"a-1","phase":"queued","kind":"tagging","priority":"critical","model":"claude-haiku-4-5-20251001","attempts":0,"deliveries":0,"ambiguous":0,"accepted_ms":1700000000000}"#
@@ -285,7 +285,7 @@ fn size_and_depth_of_a_body_are_bounded_by_the_configuration() {
     let mut settings = Settings::default();
     settings.producer.body_bytes_max = 1_024;
     settings.producer.nesting_max = 5;
-    let intake = Intake::new(Catalog::default(), &settings);
+    let intake = Intake::new(Catalog::default(), Kinds::default(), &settings);
     let reason = |body: &Value| {
         let body = body.to_string();
         match intake.decide(&arrival(), Body::Here(body.as_bytes()), &trace(), NOW_MS) {

@@ -6,24 +6,15 @@ use bytes::Bytes;
 use fairlane_core::failure::{Cancelled, Ending, Paid};
 use fairlane_nats::{Revision, Slot, WriteError};
 use fairlane_runtime::metrics::Priority as Label;
-use fairlane_wire::{JobHeaders, JobRecord, Phase};
+use fairlane_wire::{JobHeaders, JobRecord};
 
 use super::end::REPEAT_AFTER;
-use super::{Call, Delivery, Saved, now_ms};
+use super::{Call, Delivery, Saved, Task, now_ms};
 use crate::books;
 use crate::lease::LeaseError;
 
 /// Repetitions come no more seldom than this.
 const REPEAT_AFTER_MAX: Duration = Duration::from_secs(5);
-
-/// Whether `found` settles what `record` is about: the job has an outcome, or made way for another one
-/// under its id.
-fn is_settled(found: &JobRecord, record: &JobRecord) -> bool {
-    found.phase.is_final()
-        || found
-            .sequence
-            .is_some_and(|seq| record.sequence != Some(seq))
-}
 
 impl Delivery {
     /// Renews the lease before something that cannot be taken back. False if it is lost, or if the
@@ -44,8 +35,7 @@ impl Delivery {
         }
     }
 
-    /// Saves the record. An outcome goes over everything but another outcome, anything else only
-    /// forwards.
+    /// Saves the record over whatever is not final.
     pub(super) async fn save(
         &self,
         record: JobRecord,
@@ -74,14 +64,7 @@ impl Delivery {
                 Ok(Slot {
                     record: Some(found),
                     ..
-                }) if is_settled(&found, &record) => return Saved::Theirs,
-                Ok(Slot {
-                    record: Some(found),
-                    ..
-                }) if !record.phase.is_final() && !record.may_follow(&found) => {
-                    // Another worker has the job now.
-                    return Saved::Not;
-                }
+                }) if found.phase.is_final() => return Saved::Theirs,
                 Ok(slot) => expected = slot.revision,
                 Err(error) => {
                     tracing::warn!(job = %headers.job, %error, "cannot read a record");
@@ -91,27 +74,6 @@ impl Delivery {
                 }
             }
         }
-    }
-
-    /// Adds what a call used to the record of the job that was called off under it.
-    pub(super) async fn add_to_called_off(&self, seq: u64, headers: &JobHeaders, call: &Call) {
-        let (records, credit) = (&self.context.records, self.credit());
-        self.repeat("book a call on a job that was called off", || async {
-            let slot = records
-                .get(&credit.tenant, &headers.job)
-                .await
-                .map_err(|error| error.to_string())?;
-            let Some(mut record) = slot.record else {
-                return Ok(());
-            };
-            if record.phase != Phase::Cancelled || record.sequence != Some(seq) {
-                return Ok(());
-            }
-            books::add_usage(&mut record, &call.report.usage, call.cost);
-            let saved = records.save(&record, slot.revision).await;
-            saved.map(|_| ()).map_err(|error| error.to_string())
-        })
-        .await;
     }
 
     /// Books the call, unless nothing was sent.
@@ -149,8 +111,12 @@ impl Delivery {
         .await;
     }
 
-    pub(super) fn measure(&self, call: &Call) {
+    pub(super) fn measure(&self, task: &Task, call: &Call) {
         let metrics = &self.context.metrics;
+        metrics.call_ended(task.plan.model.as_str(), call.verdict.reason.as_str());
+        if task.plan.is_fallback() {
+            metrics.fell_back();
+        }
         let tenant = self.credit().tenant.as_str();
         metrics.input_tokens(tenant, call.report.usage.prompt());
         if call.verdict.reason.is_throttle() {

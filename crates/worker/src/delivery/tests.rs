@@ -79,7 +79,6 @@ impl World {
             context,
             lease: lease.unwrap(),
             stop: CancellationToken::new(),
-            off: CancellationToken::new(),
         };
         Self {
             server,
@@ -92,7 +91,7 @@ impl World {
     fn slot(record: Option<JobRecord>) -> Slot {
         Slot {
             record,
-            ..Slot::EMPTY
+            revision: Revision::ABSENT,
         }
     }
 

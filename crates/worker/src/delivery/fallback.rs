@@ -1,0 +1,104 @@
+//! A job whose credit is for its smaller model: what its record says about that, and what happens when
+//! that model cannot answer it after all.
+
+use std::time::Duration;
+
+use fairlane_core::Millis;
+use fairlane_core::failure::{Class, Reason};
+use fairlane_wire::lease::DeliveryOutcome;
+use fairlane_wire::{FallbackRecord, Phase, Submission, fallback};
+
+use super::{Call, Delivery, End, Job, Saved, Task, now_ms};
+use crate::request::Plan;
+
+/// Wait of a job that keeps to its own model. The scheduler goes on offering the other one; by then
+/// the overload may be over.
+const OWN_MODEL_WAIT_MS: Millis = 30_000;
+
+impl Delivery {
+    /// What is to be called, by the credit and the job.
+    ///
+    /// # Errors
+    /// Why the smaller model of the credit cannot be called.
+    pub(super) fn plan(&self, job: &Job, submission: &Submission) -> Result<Plan, String> {
+        let catalog = &self.context.options.catalog;
+        let raised = job.record.max_tokens_raised;
+        let plan = Plan::new(catalog, submission, &self.credit().model, raised)
+            .map_err(|why| fallback::barred(&why))?;
+        let barred = job
+            .record
+            .fallback
+            .as_ref()
+            .and_then(|fallback| fallback.barred.clone());
+        match barred {
+            Some(why) if plan.is_fallback() => Err(why),
+            Some(_) | None => Ok(plan),
+        }
+    }
+
+    /// Notes which model is asked, and why, before it is.
+    pub(super) fn note_fallback(&self, task: &mut Task) {
+        if !task.plan.is_fallback() {
+            return;
+        }
+        let record = &mut task.job.record;
+        let because = record
+            .retry_reason
+            .clone()
+            .filter(|reason| reason.starts_with(Reason::Overloaded.as_str()))
+            .unwrap_or_else(|| {
+                format!(
+                    "overloaded: too many calls of {} fail",
+                    task.submission.model
+                )
+            });
+        record.fallback = Some(FallbackRecord {
+            model: Some(task.plan.model.to_string()),
+            barred: None,
+            used_because: Some(because),
+        });
+    }
+
+    /// Parks a job that the smaller model cannot answer, until its own may be asked. Costs no attempt: it
+    /// was not the job's wish.
+    pub(super) async fn keep_to_own_model(&mut self, job: Job, why: String, call: Option<Call>) {
+        let Job {
+            headers,
+            mut record,
+            revision,
+            ..
+        } = job;
+        tracing::warn!(why, "not by the fallback");
+        let until_ms = now_ms() + OWN_MODEL_WAIT_MS;
+        record.phase = Phase::Retrying;
+        record.retry_at_ms = Some(until_ms);
+        record.retry_reason = Some(why.clone());
+        record.failure = None;
+        record.fallback = Some(FallbackRecord {
+            barred: Some(why),
+            ..FallbackRecord::default()
+        });
+        let (saved, ()) = tokio::join!(self.save(record, revision, &headers), async {
+            if let Some(call) = &call {
+                self.book(&headers, call).await;
+            }
+        });
+        match saved {
+            Saved::Ours => {}
+            Saved::Theirs => return self.clear(DeliveryOutcome::Gone, call.as_ref()).await,
+            Saved::Not => return,
+        }
+        let settlement = self.settlement(DeliveryOutcome::Retry, call.as_ref(), None);
+        let wait = Duration::from_millis(OWN_MODEL_WAIT_MS);
+        self.end(&settlement, End::Park { until_ms, wait }).await;
+    }
+}
+
+/// Why a fallback's refusal does not end the job: its own model may take the request.
+pub(super) fn refused_by_fallback(task: &Task, call: &Call) -> Option<String> {
+    let is_refusal = call.verdict.class == Class::Poison && call.verdict.reason != Reason::Schema;
+    (task.plan.is_fallback() && is_refusal).then(|| {
+        let (model, reason) = (&task.plan.model, call.verdict.reason.as_str());
+        format!("no fallback: {model} refused the request ({reason})")
+    })
+}
