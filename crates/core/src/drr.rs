@@ -134,6 +134,16 @@ impl Drr {
         self.order.first().map(|&(.., key)| key)
     }
 
+    /// Weights of all flows that wait, but for `key`.
+    #[must_use]
+    pub fn weight_waiting(&self, key: FlowKey) -> u128 {
+        let waiting = self.order.iter().filter(|&&(_, _, other)| other != key);
+        waiting
+            .filter_map(|(_, _, other)| self.flows.get(other))
+            .map(|flow| u128::from(flow.weight.0))
+            .sum()
+    }
+
     /// Whether any flow waits.
     #[must_use]
     pub fn is_idle(&self) -> bool {

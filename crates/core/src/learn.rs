@@ -1,13 +1,16 @@
-//! How long answers get: learned from settlements, per tenant, kind and model.
+//! What jobs take: learned from settlements, per tenant, kind and model.
 //!
 //! The upstream counts the output that is generated, not `max_tokens`, and nobody knows it before.
 //! So what is set aside for a job is the mean of what such jobs took: an arithmetic mean of the
-//! first few, then an exponential one that follows changes. A profile without samples goes by those
-//! of other tenants with the same kind and model.
+//! first few, then an exponential one that follows changes. Input is known better: the estimate is
+//! multiplied by what it was wrong by for such jobs, which also tells how much of it comes from the
+//! cache and does not count. A profile without samples goes by those of other tenants with the same kind
+//! and model.
 
 use std::collections::BTreeMap;
 
 use crate::ids::{Kind, ModelId};
+use crate::job::Tokens;
 
 /// Sort of job whose answers are of one length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,39 +23,58 @@ const MEMORY: u64 = 8;
 /// ones go by their kind and model alone.
 const PROFILES_MAX: usize = 20_000;
 
-/// Mean output of one sort of job, in thousandths of a token.
-#[derive(Debug, Clone, Copy, Default)]
-struct Mean {
-    samples: u64,
-    milli_tokens: u64,
+/// What one sort of job takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Means {
+    /// Jobs it was learned from, up to those after which a mean only follows.
+    pub samples: u64,
+    /// Output, in thousandths of a token.
+    pub output: u64,
+    /// Input as a part of its estimate, in millionths.
+    pub input: u64,
 }
 
-impl Mean {
-    fn add(&mut self, tokens: u64) {
-        let sample = tokens.saturating_mul(1_000);
+/// An estimate is never multiplied by more.
+const INPUT_MAX: u64 = 20 * MILLION;
+
+const MILLION: u64 = 1_000_000;
+
+impl Means {
+    fn add(&mut self, estimate: Tokens, used: Tokens) {
         self.samples = (self.samples + 1).min(MEMORY);
-        if sample >= self.milli_tokens {
-            self.milli_tokens += (sample - self.milli_tokens) / self.samples;
-        } else {
-            self.milli_tokens -= (self.milli_tokens - sample) / self.samples;
-        }
+        let output = used.output.saturating_mul(1_000);
+        let input = used.input.saturating_mul(MILLION) / estimate.input.max(1);
+        follow(&mut self.output, output, self.samples);
+        follow(&mut self.input, input.min(INPUT_MAX), self.samples);
     }
 
-    fn tokens(self) -> Option<u64> {
-        (self.samples > 0).then(|| self.milli_tokens.div_ceil(1_000))
+    fn of(self, estimate: Tokens) -> Option<Tokens> {
+        (self.samples > 0).then(|| Tokens {
+            input: estimate.input.saturating_mul(self.input).div_ceil(MILLION),
+            output: self.output.div_ceil(1_000),
+        })
+    }
+}
+
+/// Moves a mean towards a sample, by one part in `samples` of the way.
+fn follow(mean: &mut u64, sample: u64, samples: u64) {
+    if sample >= *mean {
+        *mean += (sample - *mean) / samples;
+    } else {
+        *mean -= (*mean - sample) / samples;
     }
 }
 
 /// What was learned.
 #[derive(Debug, Default)]
-pub struct OutputLengths {
+pub struct Learned {
     numbers: BTreeMap<(Option<u32>, Kind, ModelId), u32>,
-    means: Vec<Mean>,
+    means: Vec<Means>,
     /// Of each profile, the one that all tenants share.
     shared: Vec<u32>,
 }
 
-impl OutputLengths {
+impl Learned {
     /// The profile of a tenant's jobs of this kind for this model.
     pub fn profile(&mut self, tenant: u32, kind: &Kind, model: &ModelId) -> Profile {
         let shared = self.number(None, kind, model, None).unwrap_or(0);
@@ -78,29 +100,55 @@ impl OutputLengths {
             return None;
         }
         let number = u32::try_from(self.means.len()).expect("far fewer than 2^32");
-        self.means.push(Mean::default());
+        self.means.push(Means::default());
         self.shared.push(shared.unwrap_or(number));
         self.numbers.insert(key, number);
         Some(number)
     }
 
-    /// Output tokens to expect of such a job; None if none was seen yet.
+    /// Tokens to expect of such a job, of which so many were estimated; None if none was seen yet.
     #[must_use]
-    pub fn expect(&self, profile: Profile) -> Option<u64> {
+    pub fn expect(&self, profile: Profile, estimate: Tokens) -> Option<Tokens> {
         let own = profile.0 as usize;
         let shared = self.shared[own] as usize;
         self.means[own]
-            .tokens()
-            .or_else(|| self.means[shared].tokens())
+            .of(estimate)
+            .or_else(|| self.means[shared].of(estimate))
     }
 
-    /// Such a job took this many.
-    pub fn learn(&mut self, profile: Profile, tokens: u64) {
+    /// All that was learned, of all tenants together first: tenant, kind, model.
+    pub fn all(&self) -> impl Iterator<Item = (Option<u32>, &Kind, &ModelId, Means)> {
+        self.numbers
+            .iter()
+            .map(|((tenant, kind, model), &number)| {
+                (*tenant, kind, model, self.means[number as usize])
+            })
+            .filter(|(.., means)| means.samples > 0)
+    }
+
+    /// Takes over what an earlier leader learned.
+    pub fn restore(&mut self, tenant: Option<u32>, kind: &Kind, model: &ModelId, means: Means) {
+        let shared = self.number(None, kind, model, None);
+        let number = match tenant {
+            None => shared,
+            Some(_) => self.number(tenant, kind, model, shared),
+        };
+        if let Some(number) = number {
+            self.means[number as usize] = Means {
+                samples: means.samples.min(MEMORY),
+                input: means.input.min(INPUT_MAX),
+                output: means.output,
+            };
+        }
+    }
+
+    /// Such a job, of which so many were estimated, took this many.
+    pub fn learn(&mut self, profile: Profile, estimate: Tokens, used: Tokens) {
         let own = profile.0 as usize;
         let shared = self.shared[own] as usize;
-        self.means[own].add(tokens);
+        self.means[own].add(estimate, used);
         if shared != own {
-            self.means[shared].add(tokens);
+            self.means[shared].add(estimate, used);
         }
     }
 }
@@ -109,50 +157,76 @@ impl OutputLengths {
 mod tests {
     use super::*;
 
-    fn profile(lengths: &mut OutputLengths, tenant: u32, kind: &str) -> Profile {
+    fn profile(lengths: &mut Learned, tenant: u32, kind: &str) -> Profile {
         let model = ModelId::parse("claude-haiku-4-5").unwrap();
         lengths.profile(tenant, &Kind::parse(kind).unwrap(), &model)
     }
 
+    const ESTIMATE: Tokens = Tokens {
+        input: 100,
+        output: 0,
+    };
+
+    fn learn(lengths: &mut Learned, profile: Profile, output: u64) {
+        let used = Tokens { input: 100, output };
+        lengths.learn(profile, ESTIMATE, used);
+    }
+
+    fn expect(lengths: &Learned, profile: Profile) -> Option<u64> {
+        Some(lengths.expect(profile, ESTIMATE)?.output)
+    }
+
     #[test]
     fn the_mean_is_exact_at_first_and_then_follows() {
-        let mut lengths = OutputLengths::default();
+        let mut lengths = Learned::default();
         let tags = profile(&mut lengths, 0, "tags");
-        assert_eq!(lengths.expect(tags), None);
+        assert_eq!(expect(&lengths, tags), None);
         for tokens in [100, 200, 300] {
-            lengths.learn(tags, tokens);
+            learn(&mut lengths, tags, tokens);
         }
-        assert_eq!(lengths.expect(tags), Some(200));
+        assert_eq!(expect(&lengths, tags), Some(200));
         for _ in 0..100 {
-            lengths.learn(tags, 2_000);
+            learn(&mut lengths, tags, 2_000);
         }
-        assert!((1_990..=2_000).contains(&lengths.expect(tags).unwrap()));
+        assert!((1_990..=2_000).contains(&expect(&lengths, tags).unwrap()));
     }
 
     #[test]
     fn tenants_are_told_apart_and_strangers_go_by_the_others() {
-        let mut lengths = OutputLengths::default();
+        let mut lengths = Learned::default();
         let terse = profile(&mut lengths, 0, "tags");
         let wordy = profile(&mut lengths, 1, "tags");
-        lengths.learn(terse, 10);
-        lengths.learn(wordy, 1_000);
+        learn(&mut lengths, terse, 10);
+        learn(&mut lengths, wordy, 1_000);
         assert_eq!(
-            (lengths.expect(terse), lengths.expect(wordy)),
+            (expect(&lengths, terse), expect(&lengths, wordy)),
             (Some(10), Some(1_000))
         );
         let stranger = profile(&mut lengths, 2, "tags");
-        assert_eq!(lengths.expect(stranger), Some(505));
+        assert_eq!(expect(&lengths, stranger), Some(505));
         let other_kind = profile(&mut lengths, 0, "essay");
-        assert_eq!(lengths.expect(other_kind), None);
+        assert_eq!(expect(&lengths, other_kind), None);
     }
 
     #[test]
     fn kinds_without_end_take_no_memory_without_end() {
-        let mut lengths = OutputLengths::default();
+        let mut lengths = Learned::default();
         for number in 0..PROFILES_MAX * 2 {
             let profile = profile(&mut lengths, 0, &format!("k{number}"));
-            lengths.learn(profile, 7);
+            learn(&mut lengths, profile, 7);
         }
         assert_eq!(lengths.means.len(), PROFILES_MAX);
+    }
+
+    #[test]
+    fn input_is_corrected_by_what_estimates_were_wrong_by() {
+        let mut lengths = Learned::default();
+        let cached = profile(&mut lengths, 0, "tags");
+        let tokens = |input| Tokens { input, output: 5 };
+        lengths.learn(cached, tokens(1_000), tokens(100));
+        assert_eq!(lengths.expect(cached, tokens(5_000)), Some(tokens(500)));
+        lengths.learn(cached, tokens(0), tokens(u64::MAX));
+        let most = lengths.expect(cached, tokens(1)).unwrap();
+        assert!(most.input <= 20, "{most:?}");
     }
 }

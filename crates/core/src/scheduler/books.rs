@@ -1,7 +1,11 @@
 //! Charging and refunding: pools, tenants and workers.
 
-use super::picture::{Lease, LeaseState, PoolIx, TenantIx};
-use super::{Credit, Policy, Scheduler};
+use super::gates::Finding;
+use super::lanes::Flow;
+use super::picture::{Lease, LeaseState};
+use super::pools::PoolIx;
+use super::tenants::TenantIx;
+use super::{Credit, Scheduler};
 use crate::drr::Weight;
 use crate::ids::{JobSeq, PoolId, TenantId};
 use crate::job::{Cost, Tokens};
@@ -31,21 +35,14 @@ impl Scheduler {
         self.tenants.policy(tenant).weight
     }
 
-    pub(super) fn new_policy(&mut self, name: &TenantId, policy: Policy) {
-        let tenant = self.tenant(name);
-        self.tenants.set_policy(tenant, policy);
-        for (pool, priority) in self.lanes.flows_of(tenant) {
-            self.refresh(pool, priority, tenant);
-        }
-    }
-
     /// Books a credit: pool, worker and tenant. The tenant's deficit was charged when it was served,
     /// unless somebody else served it.
     pub(super) fn charge(&mut self, credit: &Credit) {
         let pool = self.pool(&credit.pool);
         self.fleet.occupy(&credit.worker, self.now);
         let tenant = self.tenant(&credit.tenant);
-        self.tenants.took_off(tenant);
+        self.tenants.took_off(tenant, credit.tokens.input);
+        self.pools.took_off(pool, tenant, credit.cost);
         if credit.term == self.term {
             self.pools.limits(pool).reserve(credit.tokens, self.now);
         } else if !self.booked.grant(credit) {
@@ -57,19 +54,29 @@ impl Scheduler {
     /// Replaces what was charged for a credit by what was used.
     pub(super) fn refund(&mut self, credit: &Credit, used: Option<Tokens>) {
         let pool = self.pool(&credit.pool);
-        if used.is_none() && self.pools.probe(pool) == Some(credit.seq) {
-            self.judge(pool, credit, None);
+        if used.is_none() {
+            if self.pools.probe(pool) == Some(credit.seq) {
+                self.judge(pool, credit, None);
+            }
+            self.probed(credit.seq, Finding::Nothing);
         }
         self.pools.limits(pool).settle(credit.tokens, used);
-        self.fleet.free(&credit.worker);
-        let tenant = self.tenant(&credit.tenant);
-        self.tenants.landed(tenant);
+        let tenant = self.land(credit);
         let cost = used.map_or(Cost(0), |used| Cost::of(used, self.config.cost_weights));
         let weight = self.weight(tenant);
         self.lanes
-            .correct(pool, credit.priority, tenant, weight, cost - credit.cost);
+            .correct(flow_of(pool, tenant, credit), weight, cost - credit.cost);
         self.measure_end(credit, cost - credit.cost);
         self.refresh_tenant(tenant);
+    }
+
+    /// A credit is over: its slot is free, and its call is not on the wire any more.
+    pub(super) fn land(&mut self, credit: &Credit) -> TenantIx {
+        let (pool, tenant) = (self.pool(&credit.pool), self.tenant(&credit.tenant));
+        self.fleet.free(&credit.worker);
+        self.tenants.landed(tenant, credit.tokens.input);
+        self.pools.landed(pool, tenant, credit.cost);
+        tenant
     }
 
     /// Tells the meter of a credit, if it is ours: what others granted was fair or not in their time.
@@ -101,5 +108,14 @@ impl Scheduler {
         {
             self.refund(&credit, None);
         }
+    }
+}
+
+/// The flow in which a credit was granted.
+pub(super) fn flow_of(pool: PoolIx, tenant: TenantIx, credit: &Credit) -> Flow {
+    Flow {
+        pool,
+        priority: credit.priority,
+        tenant,
     }
 }

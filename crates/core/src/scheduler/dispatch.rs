@@ -2,65 +2,157 @@
 
 use std::collections::BTreeMap;
 
-use super::picture::{Job, Lease, PoolIx};
+use super::gates::{GateKey, Passage};
+use super::lanes::Flow;
+use super::picture::{Job, Lease, Turn};
+use super::pools::PoolIx;
 use super::{Credit, Effect, PutAside, Scheduler};
+use crate::Millis;
 use crate::breaker::Gate;
 use crate::ids::{JobSeq, WorkerId};
+use crate::job::Priority;
+
+/// Slots of which one is kept for critical work, while there is some now and then.
+const SLOTS_PER_RESERVE: u32 = 50;
+
+/// Fleets with fewer slots keep none.
+const RESERVE_FROM_SLOTS: u32 = 10;
+
+/// Slots are kept for critical work for so long after there was some.
+const RESERVE_FOR: Millis = 600_000;
+
+/// Jobs that step out of line in one pass, because the upstream would refuse them.
+const STEP_ASIDE_MAX: usize = 1_000;
 
 impl Scheduler {
-    /// The job to run next, out of all pools that have room.
-    pub(super) fn choose(&mut self) -> Option<JobSeq> {
-        loop {
-            let (seq, why) = match self.candidate()? {
-                Candidate::Run(seq) => return Some(seq),
-                Candidate::PutAside(seq, why) => (seq, why),
-            };
-            self.out_of_line(seq);
-            if let Some(job) = self.jobs.get_mut(&seq) {
-                job.leaving = true;
+    /// The job to run next in one of `free` slots, out of all pools that have room.
+    pub(super) fn choose(&mut self, free: u32) -> Option<Turn> {
+        for _ in 0..STEP_ASIDE_MAX {
+            match self.candidate(free)? {
+                Candidate::Run(turn) => return Some(turn),
+                Candidate::PutAside(seq, why) => {
+                    self.out_of_line(seq);
+                    if let Some(job) = self.jobs.get_mut(&seq) {
+                        job.leaving = true;
+                    }
+                    self.effects.push(Effect::PutAside { seq, why });
+                }
+                Candidate::Wait(seq, gate) => {
+                    self.out_of_line(seq);
+                    self.gates.wait(&gate, seq);
+                }
             }
-            self.effects.push(Effect::PutAside { seq, why });
         }
+        // The rest of them in the next pass.
+        self.ask_again(Some(self.now));
+        None
     }
 
     /// One pass over the pools. Each names the job whose turn it is; when slots are short it is
     /// shared among them as within a pool: by priority first, then by who has waited for a turn.
-    fn candidate(&mut self) -> Option<Candidate> {
-        let mut best: [Option<(u64, PoolIx, JobSeq)>; 3] = [None; 3];
+    fn candidate(&mut self, free: u32) -> Option<Candidate> {
+        self.account_is_open()?;
+        let mut best: [Option<(u64, PoolIx, Turn)>; 3] = [None; 3];
         for pool in self.pools.all() {
-            let Some((priority, tenant)) = self.lanes.next(pool, self.complete) else {
+            let Some(flow) = self.lanes.next(pool, self.complete) else {
                 continue;
             };
-            let Some(seq) = self.lanes.head(pool, priority, tenant) else {
+            let Some(seq) = self.lanes.head(flow, self.tenants.is_demoted(flow.tenant)) else {
                 continue;
             };
             let job = &self.jobs[&seq];
             if let Some(why) = self.why_aside(job) {
                 return Some(Candidate::PutAside(seq, why));
             }
-            let tokens = job.tokens;
-            match self.pools.admits(pool, tokens, self.now) {
+            let [_, of_pool, of_model, of_kind] = Self::gates_of(job, pool);
+            match self.gates.passage(&of_pool, self.now) {
+                Passage::Free | Passage::Ajar => {}
+                Passage::Shut(until) => {
+                    self.ask_again(Some(until));
+                    continue;
+                }
+                Passage::Probing => continue,
+            }
+            for gate in [of_model, of_kind] {
+                match self.gates.passage(&gate, self.now) {
+                    Passage::Free | Passage::Ajar => {}
+                    Passage::Shut(_) | Passage::Probing => {
+                        return Some(Candidate::Wait(seq, gate));
+                    }
+                }
+            }
+            match self.room(flow, job.run_in(pool).tokens) {
                 Ok(()) => {
-                    let rank = (self.pools.last_turn(pool), pool, seq);
-                    let best = &mut best[priority.index()];
-                    if best.is_none_or(|best| rank < best) {
+                    let rank = (self.pools.last_turn(pool), pool, Turn { flow, seq });
+                    let best = &mut best[flow.priority.index()];
+                    if best.is_none_or(|best| (rank.0, rank.1) < (best.0, best.1)) {
                         *best = Some(rank);
                     }
                 }
-                Err(Some(at)) => {
-                    self.room_at = Some(self.room_at.map_or(at, |earlier| earlier.min(at)));
-                }
-                // A probe is out; its end will wake us.
-                Err(None) => {}
+                Err(at) => self.ask_again(at),
             }
         }
         let waiting = best.map(|best| best.is_some());
         let priority = self.slot_shares.next(waiting)?;
-        let (_, pool, seq) = best[priority.index()]?;
-        self.slot_shares
-            .serve(priority, self.jobs[&seq].cost, waiting);
+        let (_, pool, turn) = best[priority.index()]?;
+        if priority != Priority::Critical && free <= self.kept_slots() {
+            return None;
+        }
+        let cost = self.jobs[&turn.seq].run_in(pool).cost;
+        self.slot_shares.serve(priority, cost, waiting);
         self.pools.took_turn(pool);
-        Some(Candidate::Run(seq))
+        Some(Candidate::Run(turn))
+    }
+
+    /// Whether calls may be made at all now.
+    fn account_is_open(&mut self) -> Option<()> {
+        match self.gates.passage(&GateKey::Account, self.now) {
+            Passage::Free | Passage::Ajar => {}
+            Passage::Shut(until) => {
+                self.ask_again(Some(until));
+                return None;
+            }
+            Passage::Probing => return None,
+        }
+        match self.window.room(self.fleet.occupied(), self.now) {
+            Ok(()) => Some(()),
+            Err(at) => {
+                self.ask_again(Some(at));
+                None
+            }
+        }
+    }
+
+    /// Whether a flow's job of `tokens` may start now; otherwise when to ask again, or None if an
+    /// event will tell.
+    pub(super) fn room(
+        &mut self,
+        flow: Flow,
+        tokens: crate::job::Tokens,
+    ) -> Result<(), Option<Millis>> {
+        // Where critical work is in line the shares decide; room is kept for what may yet come.
+        let critical_waits = self.lanes.waiting(flow.pool)[Priority::Critical.index()];
+        let keeps_reserve = flow.priority != Priority::Critical && !critical_waits;
+        self.pools
+            .admits(flow.pool, tokens, keeps_reserve, self.now)
+    }
+
+    /// Slots that other work leaves free for critical work to come.
+    fn kept_slots(&self) -> u32 {
+        let is_expected = self
+            .critical_at
+            .is_some_and(|at| self.now.saturating_sub(at) < RESERVE_FOR);
+        let (_, slots) = self.fleet.size(self.now, self.config.worker_silence_max);
+        if is_expected && slots >= RESERVE_FROM_SLOTS {
+            (slots / SLOTS_PER_RESERVE).max(1)
+        } else {
+            0
+        }
+    }
+
+    /// Dispatching again is worth while at this time.
+    fn ask_again(&mut self, at: Option<Millis>) {
+        self.room_at = [self.room_at, at].into_iter().flatten().min();
     }
 
     fn why_aside(&self, job: &Job) -> Option<PutAside> {
@@ -84,34 +176,42 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn grant(&mut self, seq: JobSeq, worker: WorkerId) {
+    pub(super) fn grant(&mut self, turn: Turn, worker: WorkerId) {
+        let Turn { flow, seq } = turn;
+        let pool = flow.pool;
         let job = &self.jobs[&seq];
-        let (pool, priority, tenant) = (job.pool, job.priority, job.tenant);
+        let run = job.run_in(pool);
+        let (tokens, cost, queue) = (run.tokens, run.cost, job.queue());
         let credit = Credit {
             seq,
-            priority,
-            tenant: self.tenants.name(tenant).clone(),
+            priority: flow.priority,
+            tenant: self.tenants.name(flow.tenant).clone(),
             job: job.job.clone(),
-            model: job.model.clone(),
+            model: run.model.clone(),
             pool: self.pools.name(pool).clone(),
             worker,
             delivery: job.deliveries + 1,
-            tokens: job.tokens,
-            cost: job.cost,
+            tokens,
+            cost,
             term: self.term,
             granted_at: self.now,
         };
+        let gates = Self::gates_of(job, pool);
+        self.gates.sent(&gates, seq, self.now);
         if self.pools.breaker(pool).gate(self.now) == Gate::HalfOpen {
             self.pools.breaker(pool).probe_sent();
             self.pools.set_probe(pool, Some(seq));
         }
-        let job = &self.jobs[&seq];
-        self.lanes.serve(pool, priority, tenant, job.cost);
-        self.measure_grant(&credit);
-        self.lanes.remove(pool, priority, tenant, seq);
+        self.lanes.serve(flow, cost);
+        self.lanes.remove(queue, seq);
+        self.pools
+            .granted(pool, flow.priority, tokens, cost, self.now);
         self.charge(&credit);
-        self.refresh(pool, priority, tenant);
-        self.refresh_tenant(tenant);
+        self.measure_grant(&credit);
+        self.refresh(flow);
+        self.refresh_queue(queue);
+        self.refresh_tenant(flow.tenant);
+        self.check_budget(flow.tenant);
         let expected = lease_revision(&self.leases, seq);
         self.leases
             .insert(seq, Lease::asked(expected, credit.clone()));
@@ -120,8 +220,10 @@ impl Scheduler {
 }
 
 enum Candidate {
-    Run(JobSeq),
+    Run(Turn),
     PutAside(JobSeq, PutAside),
+    /// It steps out of line, behind a gate.
+    Wait(JobSeq, GateKey),
 }
 
 fn lease_revision(leases: &BTreeMap<JobSeq, Lease>, seq: JobSeq) -> u64 {

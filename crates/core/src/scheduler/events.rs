@@ -1,11 +1,18 @@
 //! What each event changes. Revisions decide what is news: a replay changes nothing.
 
-use super::picture::{Job, Lease, LeaseState, PoolIx};
-use super::{Credit, JobSeen, Outcome, RETRY_AFTER, Scheduler, Settlement, TRACE_KEEP};
+use super::books::flow_of;
+use super::gates::{Finding, GateKey};
+use super::picture::{Job, Lease, LeaseState, Run};
+use super::pools::PoolIx;
+use super::tenants::TenantIx;
+use super::{
+    Credit, Effect, JobSeen, Notice, Outcome, Pause, RETRY_AFTER, Refused, Scheduler, Settlement,
+    TRACE_KEEP,
+};
 use crate::breaker::{Gate, Sample, TenantKey};
 use crate::failure::Scope;
-use crate::ids::JobSeq;
-use crate::job::Cost;
+use crate::ids::{JobSeq, Kind, ModelId, PoolId};
+use crate::job::{Cost, Tokens};
 
 impl Scheduler {
     pub(super) fn job_seen(&mut self, seen: JobSeen) {
@@ -22,10 +29,13 @@ impl Scheduler {
             self.leases.remove(&seen.seq);
             return;
         }
-        let pool = self.pool(&seen.pool);
         let tenant = self.tenant(&seen.tenant);
-        let profile = self.lengths.profile(tenant.0, &seen.kind, &seen.model);
-        let cost = Cost::of(seen.tokens, self.config.cost_weights);
+        let own = self.run(tenant, &seen.kind, seen.model, &seen.pool, seen.tokens);
+        let spare = seen
+            .fallback
+            .map(|other| self.run(tenant, &seen.kind, other.model, &other.pool, other.tokens))
+            .filter(|spare| spare.pool != own.pool)
+            .map(Box::new);
         let not_before = seen.not_before.unwrap_or(0);
         // Parked before our time: its next credit is not its first.
         let deliveries = match self.leases.get(&seen.seq).map(|lease| &lease.state) {
@@ -36,11 +46,9 @@ impl Scheduler {
             job: seen.job,
             tenant,
             priority: seen.priority,
-            model: seen.model,
-            pool,
-            profile,
-            tokens: seen.tokens,
-            cost,
+            kind: seen.kind,
+            own,
+            spare,
             not_before,
             deadline: seen.deadline,
             deliveries,
@@ -49,6 +57,24 @@ impl Scheduler {
         };
         self.jobs.insert(seen.seq, job);
         self.line_up(seen.seq);
+    }
+
+    fn run(
+        &mut self,
+        tenant: TenantIx,
+        kind: &Kind,
+        model: ModelId,
+        pool: &PoolId,
+        estimate: Tokens,
+    ) -> Run {
+        Run {
+            profile: self.learned.profile(tenant.0, kind, &model),
+            pool: self.pool(pool),
+            model,
+            estimate,
+            tokens: estimate,
+            cost: Cost::of(estimate, self.config.cost_weights),
+        }
     }
 
     pub(super) fn held(&mut self, credit: Credit, started: bool, revision: u64) {
@@ -67,7 +93,7 @@ impl Scheduler {
                     // Ours, though we were told it was not stored: its charge was taken back.
                     let (pool, weight) = (self.pool(&credit.pool), self.weight(tenant));
                     self.lanes
-                        .correct(pool, credit.priority, tenant, weight, credit.cost);
+                        .correct(flow_of(pool, tenant, &credit), weight, credit.cost);
                     self.measure_grant(&credit);
                 }
                 self.leases
@@ -100,7 +126,7 @@ impl Scheduler {
             outcome,
             used,
             observed,
-            refused: _,
+            refused,
             pause,
             sample,
         } = settlement;
@@ -111,6 +137,9 @@ impl Scheduler {
         let pool = self.pool(&credit.pool);
         let is_booked = self.booked.settlement(revision);
         if !is_booked {
+            if refused == Some(Refused::RateLimit) {
+                self.throttled(pool, &credit);
+            }
             self.judge(pool, &credit, sample);
         }
         if self
@@ -131,18 +160,31 @@ impl Scheduler {
             let limits = self.pools.limits(pool);
             limits.observe(observed, self.now);
             if let Some(pause) = pause {
-                match pause.scope {
-                    Scope::Pool | Scope::Account | Scope::Concurrency => limits.pause(pause.until),
-                    Scope::Kind | Scope::Model => {}
-                }
+                self.pause(pool, &credit, pause);
+            }
+        }
+        let has_passed = pause.is_none() && (sample == Some(Sample::Good) || used.is_some());
+        let finding = if has_passed {
+            Finding::Passed
+        } else {
+            Finding::Nothing
+        };
+        self.probed(seq, finding);
+        if refused == Some(Refused::Overloaded) {
+            self.out_of_line(seq);
+            if let Some(job) = self.jobs.get_mut(&seq) {
+                job.swap_models(pool);
             }
         }
         match outcome {
             Outcome::Finished => {
                 self.out_of_line(seq);
                 if let Some(job) = self.jobs.remove(&seq) {
-                    if let Some(used) = used {
-                        self.lengths.learn(job.profile, used.output);
+                    if let Some(used) = used
+                        && sample == Some(Sample::Good)
+                    {
+                        let run = job.run_in(pool);
+                        self.learned.learn(run.profile, run.estimate, used);
                     }
                     self.leases.remove(&seq);
                 } else {
@@ -198,9 +240,8 @@ impl Scheduler {
                 // Whether the call was made, and paid, nobody knows: it stays charged.
                 let pool = self.pool(&credit.pool);
                 self.judge(pool, &credit, None);
-                self.fleet.free(&credit.worker);
-                let tenant = self.tenant(&credit.tenant);
-                self.tenants.landed(tenant);
+                let tenant = self.land(&credit);
+                self.probed(seq, Finding::Nothing);
                 self.measure_end(&credit, Cost(0));
                 self.refresh_tenant(tenant);
                 self.count_deliveries(seq, credit.delivery);
@@ -298,6 +339,7 @@ impl Scheduler {
         let is_probe = self.pools.probe(pool) == Some(credit.seq);
         let tenant = TenantKey(self.tenant(&credit.tenant).0);
         let breaker = self.pools.breaker(pool);
+        let was_open = breaker.gate(now) != Gate::Closed;
         match (is_probe, sample) {
             (true, Some(sample)) => {
                 breaker.probe_ended(sample, now);
@@ -315,6 +357,49 @@ impl Scheduler {
         if is_probe {
             self.pools.set_probe(pool, None);
         }
+        let open_until = self.pools.breaker(pool).open_until();
+        if was_open != open_until.is_some() {
+            let pool = credit.pool.clone();
+            self.effects.push(Effect::Notice(match open_until {
+                Some(until) => Notice::BreakerOpened { pool, until },
+                None => Notice::BreakerClosed { pool },
+            }));
+        }
+        self.divert(pool);
+    }
+
+    /// Lets whoever a call's end concerns wait.
+    fn pause(&mut self, pool: PoolIx, credit: &Credit, pause: Pause) {
+        let now = self.now;
+        let gate = match (pause.scope, pause.probe) {
+            (Scope::Pool, false) => {
+                self.pools.limits(pool).pause(pause.until);
+                None
+            }
+            (Scope::Pool, true) => Some(GateKey::Pool(pool)),
+            (Scope::Account, _) => Some(GateKey::Account),
+            (Scope::Model, _) => Some(GateKey::Model(credit.model.clone())),
+            (Scope::Kind, _) => self
+                .jobs
+                .get(&credit.seq)
+                .map(|job| GateKey::Kind(job.tenant, job.kind.clone(), credit.model.clone())),
+            (Scope::Concurrency, _) => {
+                let in_flight = u32::try_from(self.fleet.occupied()).unwrap_or(u32::MAX);
+                self.window.refused(credit.granted_at, in_flight, now);
+                if let Some(max) = self.window.max(now) {
+                    self.effects
+                        .push(Effect::Notice(Notice::CallsLimited { max }));
+                }
+                None
+            }
+        };
+        if let Some(gate) = gate {
+            self.gates.shut(gate, pause.until, now);
+        }
+        self.effects.push(Effect::Notice(Notice::Paused {
+            pool: credit.pool.clone(),
+            pause,
+        }));
     }
 
     pub(super) fn count_deliveries(&mut self, seq: JobSeq, deliveries: u32) {

@@ -11,9 +11,15 @@
 mod books;
 mod dispatch;
 mod events;
+mod fleet;
+mod gates;
+mod lanes;
 mod picture;
+mod pools;
 mod queues;
 mod snapshot;
+mod standing;
+mod tenants;
 #[cfg(test)]
 mod tests;
 mod why;
@@ -22,19 +28,26 @@ use std::collections::BTreeMap;
 
 use crate::Millis;
 use crate::breaker::{self, Sample};
+use crate::concurrency::Window;
+use crate::demotion::{self, Demotion};
 use crate::drr::{FlowKey, Weight};
 use crate::failure::Scope;
 use crate::fairness::{Lane, Meter};
 use crate::ids::{JobId, JobSeq, Kind, ModelId, PoolId, TenantId, Term, WorkerId};
 use crate::job::{Cost, CostWeights, Priority, Tokens};
-use crate::learn::OutputLengths;
+use crate::learn::Learned;
 use crate::limiter::{Limits, Observation};
 use crate::share::{ShareRules, Shares, Waiting};
 use snapshot::Booked;
-pub use snapshot::{Account, PoolState, Snapshot};
-pub use why::Why;
+pub use snapshot::{Account, Concerns, GateState, LearnedState, PoolState, Snapshot};
+pub use why::{FlowOutlook, Outlook, Place, TenantOutlook, Why};
 
-use picture::{Fleet, Job, Lanes, Lease, PoolIx, Pools, TenantIx, Tenants};
+use fleet::Fleet;
+use gates::Gates;
+use lanes::Lanes;
+use picture::{Job, Lease};
+use pools::{PoolIx, Pools};
+use tenants::{TenantIx, Tenants};
 
 /// What the scheduler is told to do and keep to.
 #[derive(Debug, Clone)]
@@ -57,6 +70,7 @@ pub struct Config {
     /// A worker that was not heard of for this long gets no more credits.
     pub worker_silence_max: Millis,
     pub breaker: breaker::Rules,
+    pub demotion: demotion::Rules,
 }
 
 /// What holds for a tenant.
@@ -229,6 +243,33 @@ pub enum Effect {
     Grant { credit: Credit, expected: u64 },
     /// Move the job to the dead letters and out of the stream.
     PutAside { seq: JobSeq, why: PutAside },
+    /// Nothing to do: something that people want to know.
+    Notice(Notice),
+}
+
+/// What happened that people want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// A rate limit was met in a pool, and who caused it; None: somebody else with the same key.
+    Throttled {
+        pool: PoolId,
+        tenant: Option<TenantId>,
+    },
+    /// A tenant's standard work is served as batch from now on.
+    Demoted {
+        tenant: TenantId,
+        demotion: Demotion,
+    },
+    /// A tenant is served like others again.
+    Restored { tenant: TenantId },
+    /// Most calls to a pool fail.
+    BreakerOpened { pool: PoolId, until: Millis },
+    /// A pool is well again.
+    BreakerClosed { pool: PoolId },
+    /// The upstream asked for a pause; `pool` is that of the call that was told so.
+    Paused { pool: PoolId, pause: Pause },
+    /// Fewer calls run at once for a while.
+    CallsLimited { max: u32 },
 }
 
 /// Why the leader itself takes a job out of the queue.
@@ -250,12 +291,17 @@ pub struct Scheduler {
     pools: Pools,
     jobs: BTreeMap<JobSeq, Job>,
     leases: BTreeMap<JobSeq, Lease>,
-    lengths: OutputLengths,
+    learned: Learned,
     meter: Meter,
     /// Highest revision of any lease that was seen in the bucket.
     revision_seen: u64,
     lanes: Lanes,
     fleet: Fleet,
+    gates: Gates,
+    /// Calls that may be on the wire at once.
+    window: Window,
+    /// When critical work was in line last.
+    critical_at: Option<Millis>,
     /// Shares of the priorities in the slots, between pools.
     slot_shares: Shares,
     /// Jobs and leases that wait for a time.
@@ -290,11 +336,14 @@ impl Scheduler {
             pools: Pools::default(),
             jobs: BTreeMap::new(),
             leases: BTreeMap::new(),
-            lengths: OutputLengths::default(),
+            learned: Learned::default(),
             meter: Meter::new(config.quantum, now),
             revision_seen: 0,
             lanes: Lanes::new(config.quantum, config.shares),
             fleet: Fleet::default(),
+            gates: Gates::default(),
+            window: Window::default(),
+            critical_at: None,
             slot_shares: Shares::new(config.shares),
             timers: std::collections::BTreeSet::new(),
             booked: Booked::default(),
@@ -347,25 +396,32 @@ impl Scheduler {
                 self.lanes.forfeit_savings(priority);
             }
             Event::Policy { tenant, policy } => self.new_policy(&tenant, policy),
-            Event::Spent { .. } | Event::Tick => {}
+            Event::Spent {
+                tenant,
+                day,
+                input_tokens,
+            } => self.spent(&tenant, day, input_tokens),
+            Event::Tick => {}
         }
     }
 
     /// Grants whatever can be granted now, and returns what is to be done.
     pub fn dispatch(&mut self, now: Millis) -> Vec<Effect> {
         self.now = self.now.max(now);
-        self.wake_timers();
         self.room_at = None;
+        self.wake_timers();
+        self.wake_gates();
+        self.wake_demoted();
         if self.now < self.hold_until {
             self.room_at = Some(self.hold_until);
             return std::mem::take(&mut self.effects);
         }
-        while let Some(worker) = self
-            .fleet
-            .most_free(self.now, self.config.worker_silence_max)
-        {
-            let Some(seq) = self.choose() else { break };
-            self.grant(seq, worker);
+        let silence_max = self.config.worker_silence_max;
+        let mut free = self.fleet.free_slots(self.now, silence_max);
+        while let Some(worker) = self.fleet.most_free(self.now, silence_max) {
+            let Some(turn) = self.choose(free) else { break };
+            self.grant(turn, worker);
+            free = free.saturating_sub(1);
         }
         std::mem::take(&mut self.effects)
     }
@@ -374,7 +430,10 @@ impl Scheduler {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Millis> {
         let timer = self.timers.first().map(|&(at, _)| at);
-        [timer, self.room_at].into_iter().flatten().min()
+        let demotion = self.tenants.next_end().map(|(at, _)| at);
+        let gate = self.gates.next_ajar(self.now);
+        let times = [timer, demotion, gate, self.room_at];
+        times.into_iter().flatten().min()
     }
 
     /// Jobs in line per priority, in the order of [`Priority::ALL`]; not parked, not in flight.

@@ -1,7 +1,12 @@
 //! Who stands in line, and what each tenant would run next.
 
 use super::Scheduler;
-use super::picture::{Lease, LeaseState, PoolIx, TenantIx};
+use super::gates::{Finding, GateKey};
+use super::lanes::{Flow, QueueKey};
+use super::picture::{Job, Lease, LeaseState};
+use super::pools::PoolIx;
+use super::tenants::TenantIx;
+use crate::breaker::Gate;
 use crate::drr::{FlowKey, Head};
 use crate::ids::JobSeq;
 use crate::job::{Cost, Priority};
@@ -25,59 +30,88 @@ impl Scheduler {
             self.timers.insert((not_before, seq));
             return;
         }
-        let (pool, priority, tenant) = (job.pool, job.priority, job.tenant);
-        self.lanes.push(pool, priority, tenant, seq);
-        self.refresh(pool, priority, tenant);
+        if self.gates.holds(seq).is_some() {
+            return;
+        }
+        let queue = job.queue();
+        if queue.priority == Priority::Critical {
+            self.critical_at = Some(self.now);
+        }
+        self.lanes.push(queue, seq);
+        self.refresh_queue(queue);
     }
 
     pub(super) fn out_of_line(&mut self, seq: JobSeq) {
-        let Some(job) = self.jobs.get(&seq) else {
+        self.gates.forget(seq);
+        let Some(queue) = self.jobs.get(&seq).map(Job::queue) else {
             return;
         };
-        let (pool, priority, tenant) = (job.pool, job.priority, job.tenant);
-        if self.lanes.remove(pool, priority, tenant, seq) {
-            self.refresh(pool, priority, tenant);
+        if self.lanes.remove(queue, seq) {
+            self.refresh_queue(queue);
+        }
+    }
+
+    /// Tells the rings in which the jobs of a queue may take turns.
+    pub(super) fn refresh_queue(&mut self, queue: QueueKey) {
+        let priority = self.tenants.served_as(queue.tenant, queue.priority);
+        let flow = |pool| Flow {
+            pool,
+            priority,
+            tenant: queue.tenant,
+        };
+        self.refresh(flow(queue.pool));
+        if let Some(spare) = queue.spare
+            && self.lanes.is_diverted(queue.pool)
+        {
+            self.refresh(flow(spare));
+        }
+    }
+
+    /// Tells all rings what a tenant would run next.
+    pub(super) fn refresh_flows(&mut self, tenant: TenantIx) {
+        for flow in self.lanes.flows_of(tenant) {
+            self.refresh(flow);
         }
     }
 
     /// Tells the ring what a flow would run next.
-    pub(super) fn refresh(&mut self, pool: PoolIx, priority: Priority, tenant: TenantIx) {
-        let head = self.lanes.head(pool, priority, tenant);
-        if let Some(seq) = head {
-            self.estimate(seq);
-        }
+    pub(super) fn refresh(&mut self, flow: Flow) {
+        let Flow {
+            pool,
+            priority,
+            tenant,
+        } = flow;
+        let head = self.head(flow);
         let at_cap = self.tenants.is_at_cap(tenant);
         let weight = self.weight(tenant);
         let ring = self.lanes.ring(pool, priority);
-        let flow = FlowKey(tenant.0);
+        let key = FlowKey(tenant.0);
         match head.and_then(|seq| self.jobs.get(&seq).map(|job| (seq, job))) {
             Some((seq, job)) if !at_cap => {
                 let lane = pool.lane(priority);
                 self.meter.waits(self.now, lane, tenant.0, weight);
-                ring.wait(
-                    flow,
-                    weight,
-                    Head {
-                        cost: job.cost,
-                        since: seq.0,
-                    },
-                );
+                let cost = job.run_in(pool).cost;
+                ring.wait(key, weight, Head { cost, since: seq.0 });
             }
             _ => {
                 self.meter.rests(self.now, pool.lane(priority), tenant.0);
-                ring.rest(flow);
+                ring.rest(key);
             }
         }
     }
 
-    /// Sets aside for a job what such jobs were seen to take.
-    pub(super) fn estimate(&mut self, seq: JobSeq) {
-        if let Some(job) = self.jobs.get_mut(&seq)
-            && let Some(output) = self.lengths.expect(job.profile)
-        {
-            job.tokens.output = output;
-            job.cost = Cost::of(job.tokens, self.config.cost_weights);
+    /// The oldest job of a flow, with what is to be set aside for it.
+    pub(super) fn head(&mut self, flow: Flow) -> Option<JobSeq> {
+        let is_demoted = self.tenants.is_demoted(flow.tenant);
+        let seq = self.lanes.head(flow, is_demoted)?;
+        if let Some(job) = self.jobs.get_mut(&seq) {
+            let run = job.run_in_mut(flow.pool);
+            if let Some(tokens) = self.learned.expect(run.profile, run.estimate) {
+                run.tokens = tokens;
+                run.cost = Cost::of(tokens, self.config.cost_weights);
+            }
         }
+        Some(seq)
     }
 
     /// A tenant's number in flight changed: its flows may have to rest, or wait again.
@@ -88,8 +122,46 @@ impl Scheduler {
         if in_flight + 1 < cap {
             return;
         }
-        for (pool, priority) in self.lanes.flows_of(tenant) {
-            self.refresh(pool, priority, tenant);
+        self.refresh_flows(tenant);
+    }
+
+    /// A pool's breaker may have opened or closed: jobs that may run elsewhere do so while it is open.
+    pub(super) fn divert(&mut self, pool: PoolIx) {
+        let is_closed = self.pools.breaker(pool).gate(self.now) != Gate::Closed;
+        if self.lanes.divert(pool, is_closed) {
+            for queue in self.lanes.diverted_queues(pool) {
+                let priority = self.tenants.served_as(queue.tenant, queue.priority);
+                let pool = queue.spare.unwrap_or(queue.pool);
+                self.refresh(Flow {
+                    pool,
+                    priority,
+                    tenant: queue.tenant,
+                });
+            }
+        }
+    }
+
+    /// The gates that a job meets on its way upstream in `pool`.
+    pub(super) fn gates_of(job: &Job, pool: PoolIx) -> [GateKey; 4] {
+        let model = &job.run_in(pool).model;
+        [
+            GateKey::Account,
+            GateKey::Pool(pool),
+            GateKey::Model(model.clone()),
+            GateKey::Kind(job.tenant, job.kind.clone(), model.clone()),
+        ]
+    }
+
+    /// A delivery is over: what waited for it as a probe need not wait any more.
+    pub(super) fn probed(&mut self, seq: JobSeq, finding: Finding) {
+        for seq in self.gates.landed(seq, finding, self.now) {
+            self.line_up(seq);
+        }
+    }
+
+    pub(super) fn wake_gates(&mut self) {
+        for seq in self.gates.candidates(self.now) {
+            self.line_up(seq);
         }
     }
 

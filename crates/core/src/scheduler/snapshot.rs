@@ -6,10 +6,14 @@
 //! the snapshot, a settlement if its revision had been seen by then. Everything else is booked when it is
 //! read. Tombstones with their settlements stay in the bucket longer than a change of leaders takes.
 
+use super::books::flow_of;
+use super::gates::GateKey;
 use super::{Cost, Credit, FlowKey, PoolIx, Scheduler, TenantIx, Tokens};
 use crate::Millis;
-use crate::ids::{PoolId, TenantId};
+use crate::demotion::Demotion;
+use crate::ids::{Kind, ModelId, PoolId, TenantId};
 use crate::job::Priority;
+use crate::learn::Means;
 use crate::limiter::PoolLimits;
 
 /// The books of a leader at one moment.
@@ -21,6 +25,9 @@ pub struct Snapshot {
     pub revision: u64,
     pub pools: Vec<PoolState>,
     pub accounts: Vec<Account>,
+    pub gates: Vec<GateState>,
+    pub demotions: Vec<(TenantId, Demotion)>,
+    pub learned: Vec<LearnedState>,
 }
 
 /// A pool's limits, pause, breaker, and what its priorities are owed.
@@ -43,8 +50,43 @@ pub struct Account {
     pub balance: Cost,
 }
 
-/// A snapshot must fit a message: of more accounts, those nearest to even are left out.
-const ACCOUNTS_MAX: usize = 5_000;
+/// What is refused until somebody looks whether it still is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateState {
+    pub concerns: Concerns,
+    /// Nothing passes before.
+    pub until: Millis,
+}
+
+/// Whom a refusal concerns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Concerns {
+    Account,
+    Pool(PoolId),
+    Model(ModelId),
+    Kind {
+        tenant: TenantId,
+        kind: Kind,
+        model: ModelId,
+    },
+}
+
+/// What was learned of one sort of job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LearnedState {
+    /// None: of all tenants together.
+    pub tenant: Option<TenantId>,
+    pub kind: Kind,
+    pub model: ModelId,
+    pub means: Means,
+}
+
+/// A snapshot must fit a message of a megabyte, with the longest names there are. Of more accounts,
+/// those nearest to even are left out; of the rest whatever comes last.
+const ACCOUNTS_MAX: usize = 3_000;
+const LEARNED_MAX: usize = 1_000;
+const GATES_MAX: usize = 200;
+const DEMOTIONS_MAX: usize = 500;
 
 /// What is in the books we began with. Nothing, without a snapshot.
 #[derive(Debug, Clone, Copy, Default)]
@@ -93,7 +135,47 @@ impl Scheduler {
             revision: self.revision_seen,
             pools: states,
             accounts,
+            gates: self.gate_states(),
+            demotions: self.demotions().take(DEMOTIONS_MAX).collect(),
+            learned: self.learned_states(),
         }
+    }
+
+    /// Tenants that are demoted.
+    pub fn demotions(&self) -> impl Iterator<Item = (TenantId, Demotion)> {
+        self.tenants.demoted().filter_map(|tenant| {
+            let demotion = self.tenants.standing(tenant).demotion()?;
+            Some((self.tenants.name(tenant).clone(), demotion))
+        })
+    }
+
+    fn gate_states(&self) -> Vec<GateState> {
+        let states = self.gates.all().map(|(key, until)| GateState {
+            concerns: match key {
+                GateKey::Account => Concerns::Account,
+                GateKey::Pool(pool) => Concerns::Pool(self.pools.name(*pool).clone()),
+                GateKey::Model(model) => Concerns::Model(model.clone()),
+                GateKey::Kind(tenant, kind, model) => Concerns::Kind {
+                    tenant: self.tenants.name(*tenant).clone(),
+                    kind: kind.clone(),
+                    model: model.clone(),
+                },
+            },
+            until,
+        });
+        states.take(GATES_MAX).collect()
+    }
+
+    fn learned_states(&self) -> Vec<LearnedState> {
+        let known = self.learned.all().take(LEARNED_MAX);
+        known
+            .map(|(tenant, kind, model, means)| LearnedState {
+                tenant: tenant.map(|number| self.tenants.name(TenantIx(number)).clone()),
+                kind: kind.clone(),
+                model: model.clone(),
+                means,
+            })
+            .collect()
     }
 
     fn pool_state(&mut self, pool: PoolIx) -> PoolState {
@@ -116,6 +198,9 @@ impl Scheduler {
             revision,
             pools,
             accounts,
+            gates,
+            demotions,
+            learned,
         } = snapshot;
         self.booked = Booked {
             upto: Some((at, revision)),
@@ -127,6 +212,7 @@ impl Scheduler {
             self.pools.restore_limits(pool, limits);
             self.pools.breaker(pool).restore(state.breaker_open_until);
             self.lanes.shares(pool).restore(state.owed);
+            self.divert(pool);
         }
         for account in accounts {
             let pool = self.pool(&account.pool);
@@ -134,6 +220,29 @@ impl Scheduler {
             let weight = self.weight(tenant);
             let ring = self.lanes.ring(pool, account.priority);
             ring.restore(FlowKey(tenant.0), weight, account.balance);
+        }
+        for GateState { concerns, until } in gates {
+            let key = match concerns {
+                Concerns::Account => GateKey::Account,
+                Concerns::Pool(pool) => GateKey::Pool(self.pool(&pool)),
+                Concerns::Model(model) => GateKey::Model(model),
+                Concerns::Kind {
+                    tenant,
+                    kind,
+                    model,
+                } => GateKey::Kind(self.tenant(&tenant), kind, model),
+            };
+            self.gates.shut(key, until, self.now);
+        }
+        for (name, demotion) in demotions {
+            let tenant = self.tenant(&name);
+            self.tenants
+                .judge(tenant, |standing, _, _| standing.restore(demotion));
+        }
+        for state in learned {
+            let tenant = state.tenant.map(|name| self.tenant(&name).0);
+            self.learned
+                .restore(tenant, &state.kind, &state.model, state.means);
         }
     }
 
@@ -154,15 +263,15 @@ impl Scheduler {
         let cost = used.map_or(Cost(0), |used| Cost::of(used, self.config.cost_weights));
         let weight = self.weight(tenant);
         self.lanes
-            .correct(pool, credit.priority, tenant, weight, cost - credit.cost);
+            .correct(flow_of(pool, tenant, credit), weight, cost - credit.cost);
     }
 
     /// Lets the turn pass that another leader gave. Its grants were fair when it made them, so only
     /// what they cost beyond the estimate is anybody's debt.
     pub(super) fn replay(&mut self, pool: PoolIx, tenant: TenantIx, credit: &Credit) {
         let weight = self.weight(tenant);
-        self.lanes
-            .replay(pool, credit.priority, tenant, weight, credit.cost);
-        self.refresh(pool, credit.priority, tenant);
+        let flow = flow_of(pool, tenant, credit);
+        self.lanes.replay(flow, weight, credit.cost);
+        self.refresh(flow);
     }
 }

@@ -17,6 +17,7 @@ fn config() -> Config {
         max_deliver: 5,
         worker_silence_max: 3_000,
         breaker: breaker::Rules::default(),
+        demotion: demotion::Rules::default(),
     }
 }
 
@@ -108,7 +109,7 @@ impl World {
             observed: Observation::default(),
             refused: None,
             pause: None,
-            sample: None,
+            sample: used.map(|_| Sample::Good),
         };
         self.event(Event::Settled {
             settlement,
@@ -958,7 +959,7 @@ fn every_job_can_say_what_it_waits_for_and_until_when() {
         },
         ..config()
     });
-    let why = |world: &mut World, seq| world.scheduler.why(JobSeq(seq), world.now);
+    let why = |world: &mut World, seq| world.scheduler.why(JobSeq(seq), world.now).why;
     assert_eq!(why(&mut world, 1), Why::NotQueued);
     world.job(1, Priority::Batch, "acme");
     world.job(2, Priority::Batch, "acme");
