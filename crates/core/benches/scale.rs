@@ -336,6 +336,7 @@ fn config() -> Config {
         max_deliver: 8,
         worker_silence_max: 3_500,
         breaker: breaker::Rules::default(),
+        demotion: fairlane_core::demotion::Rules::default(),
     }
 }
 

@@ -137,9 +137,9 @@ impl Drr {
     /// Weights of all flows that wait, but for `key`.
     #[must_use]
     pub fn weight_waiting(&self, key: FlowKey) -> u128 {
-        let waiting = self.order.iter().filter(|&&(_, _, other)| other != key);
+        let waiting = self.order.iter().filter(|&&(.., other)| other != key);
         waiting
-            .filter_map(|(_, _, other)| self.flows.get(other))
+            .filter_map(|(.., other)| self.flows.get(other))
             .map(|flow| u128::from(flow.weight.0))
             .sum()
     }

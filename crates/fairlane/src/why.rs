@@ -64,6 +64,7 @@ fn over(record: &JobRecord) -> Option<WhyAnswer> {
         reason,
         text: text.to_owned(),
         until_ms: None,
+        place: None,
     })
 }
 
@@ -74,7 +75,7 @@ async fn ask(nats: &Nats, record: &JobRecord) -> Result<WhyAnswer, Stop> {
             "the job is being accepted; ask again",
         ));
     };
-    let body = serde_json::to_vec(&WhyRequest { seq }).context("cannot ask")?;
+    let body = serde_json::to_vec(&WhyRequest::Job { seq }).context("cannot ask")?;
     let request = async_nats::Request::new()
         .payload(body.into())
         .timeout(Some(PATIENCE));

@@ -112,11 +112,11 @@ fn believed(snapshot: Snapshot, now: Millis) -> Option<Snapshot> {
 enum Unbelievable {
     #[error("at_ms {at} is {ahead} ms ahead of this clock; at most {SKEW_MAX} ms can be")]
     Ahead { at: Millis, ahead: Millis },
-    #[error("{field} {until} of pool {pool} is more than {longest} ms after at_ms {at}")]
+    #[error("{field} {until} of {of} is more than {longest} ms after at_ms {at}")]
     TooLong {
         field: &'static str,
         until: Millis,
-        pool: String,
+        of: String,
         longest: Millis,
         at: Millis,
     },
@@ -128,30 +128,30 @@ fn judge(snapshot: &Snapshot, now: Millis) -> Result<(), Unbelievable> {
     if ahead > SKEW_MAX {
         return Err(Unbelievable::Ahead { at, ahead });
     }
+    let check = |field, until, longest, of: &dyn std::fmt::Debug| {
+        if until <= at.saturating_add(longest) {
+            return Ok(());
+        }
+        Err(Unbelievable::TooLong {
+            field,
+            until,
+            of: format!("{of:?}"),
+            longest,
+            at,
+        })
+    };
+    let pause = RetryAfter::MAX.ms() + SKEW_MAX;
     for state in &snapshot.pools {
-        let check = |field, until, longest| {
-            if until <= at.saturating_add(longest) {
-                return Ok(());
-            }
-            let pool = state.pool.to_string();
-            Err(Unbelievable::TooLong {
-                field,
-                until,
-                pool,
-                longest,
-                at,
-            })
-        };
-        check(
-            "paused_until_ms",
-            state.paused_until,
-            RetryAfter::MAX.ms() + SKEW_MAX,
-        )?;
+        check("paused_until_ms", state.paused_until, pause, &state.pool)?;
         check(
             "breaker_open_until_ms",
             state.breaker_open_until.unwrap_or(0),
             Rules::default().open_for,
+            &state.pool,
         )?;
+    }
+    for gate in &snapshot.gates {
+        check("until_ms", gate.until, pause, &gate.concerns)?;
     }
     Ok(())
 }
@@ -160,7 +160,7 @@ fn judge(snapshot: &Snapshot, now: Millis) -> Result<(), Unbelievable> {
 mod tests {
     use super::*;
     use fairlane_core::PoolId;
-    use fairlane_core::scheduler::PoolState;
+    use fairlane_core::scheduler::{Concerns, GateState, PoolState};
 
     const NOW: Millis = 1_796_000_000_000;
     const MONTH: Millis = 31 * 24 * 3_600_000;
@@ -177,6 +177,9 @@ mod tests {
                 owed: [0, 0, 0],
             }],
             accounts: Vec::new(),
+            gates: Vec::new(),
+            demotions: Vec::new(),
+            learned: Vec::new(),
         }
     }
 
@@ -191,6 +194,20 @@ mod tests {
             let snapshot = books(at, paused_until, breaker);
             assert_eq!(believed(snapshot.clone(), NOW), Some(snapshot));
         }
+    }
+
+    #[test]
+    fn a_gate_that_would_stay_shut_for_years_is_not_believed() {
+        let with_gate = |until| {
+            let mut books = books(NOW, 0, None);
+            books.gates.push(GateState {
+                concerns: Concerns::Account,
+                until,
+            });
+            judge(&books, NOW)
+        };
+        assert_eq!(with_gate(NOW + 3_600_000), Ok(()));
+        assert!(with_gate(NOW + 2 * MONTH).is_err());
     }
 
     #[test]

@@ -94,6 +94,7 @@ impl Options {
                 max_deliver: settings.worker.max_attempts + DELIVERY_SLACK,
                 worker_silence_max: WORKER_SILENCE_MAX_MS,
                 breaker: fairlane_core::breaker::Rules::default(),
+                demotion: fairlane_core::demotion::Rules::default(),
             },
             times,
             unstarted_ttl: Duration::from_millis(scheduler.unstarted_ttl_ms),

@@ -31,4 +31,4 @@ pub use record::{FallbackRecord, JobRecord, KeyOwner, Phase, UsageRecord};
 pub use snapshot::SnapshotRecord;
 pub use submission::{Submission, measure, peek};
 pub use tenant::{Plan, TenantRecord, TenantRecordError};
-pub use why::{WhyAnswer, WhyRequest};
+pub use why::{Demoted, Line, PlaceRecord, TenantWhy, WhyAnswer, WhyRequest};

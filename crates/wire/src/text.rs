@@ -55,6 +55,9 @@ as_text!(pool, fairlane_core::PoolId, |text| {
 as_text!(model, fairlane_core::ModelId, |text| {
     fairlane_core::ModelId::parse(text).map_err(|error| error.to_string())
 });
+as_text!(kind, fairlane_core::Kind, |text| {
+    fairlane_core::Kind::parse(text).map_err(|error| error.to_string())
+});
 as_text!(worker, fairlane_core::WorkerId, |text| {
     fairlane_core::WorkerId::parse(text).map_err(|error| error.to_string())
 });
@@ -73,5 +76,29 @@ mod tests {
         let plain = ascii_json(&text);
         assert!(plain.is_ascii());
         assert_eq!(serde_json::from_str::<String>(&plain).unwrap(), text);
+    }
+}
+
+/// A tenant that may be absent.
+pub(crate) mod tenant_option {
+    use fairlane_core::TenantId;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Wrapped(#[serde(with = "super::tenant")] TenantId);
+
+    #[expect(clippy::ref_option, reason = "serde's signature")]
+    pub(crate) fn serialize<S: Serializer>(
+        tenant: &Option<TenantId>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        tenant.clone().map(Wrapped).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<TenantId>, D::Error> {
+        let wrapped = Option::<Wrapped>::deserialize(deserializer)?;
+        Ok(wrapped.map(|wrapped| wrapped.0))
     }
 }

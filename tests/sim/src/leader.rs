@@ -128,7 +128,7 @@ impl Leader {
         match &mut self.run {
             Some(run) => format!(
                 "{:?}, deadline {:?}",
-                run.core.why(seq, local),
+                run.core.why(seq, local).why,
                 run.core.next_deadline()
             ),
             None => "nobody leads".to_owned(),
@@ -593,6 +593,7 @@ impl World {
         let deadline = run.core.next_deadline();
         for effect in effects {
             match effect {
+                Effect::Notice(notice) => self.notices.push((self.now, notice)),
                 Effect::Grant { credit, expected } => self.begin_grant(index, credit, expected),
                 Effect::PutAside { seq, why } => {
                     let delay = 3 * self.delay();

@@ -200,6 +200,7 @@ pub fn config() -> Config {
         max_deliver: 8,
         worker_silence_max: 3_500,
         breaker: fairlane_core::breaker::Rules::default(),
+        demotion: fairlane_core::demotion::Rules::default(),
     }
 }
 

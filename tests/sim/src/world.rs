@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use fairlane_core::attempt::History;
 use fairlane_core::fairness::Window;
 use fairlane_core::invariants::{self, Broken, Invariant, JobLife, Payments, work_conserving};
-use fairlane_core::scheduler::{Credit, JobSeen, Policy, PutAside, Snapshot};
-use fairlane_core::{Cost, JobId, JobSeq, Kind, Millis, ModelId, PoolId, TenantId, Term};
+use fairlane_core::scheduler::{Credit, JobSeen, Notice, Policy, PutAside, Snapshot, slots_kept};
+use fairlane_core::{Cost, JobId, JobSeq, Kind, Millis, ModelId, PoolId, Priority, TenantId, Term};
 
 use crate::bucket::{Bucket, Ended, Value};
 use crate::leader::{Leader, LeaderMsg};
@@ -137,6 +137,8 @@ pub struct World {
     pub upstream: Upstream,
     pub bucket: Bucket,
     pub grants: Vec<Granted>,
+    /// What leaders told people, and when.
+    pub notices: Vec<(Millis, Notice)>,
     pub tally: Tally,
     /// The job whose history is written down, and the history.
     pub watched: Option<JobSeq>,
@@ -170,6 +172,7 @@ impl World {
             upstream: Upstream::new(&plan.upstream, plan.storms.clone(), plan.headers),
             bucket: Bucket::default(),
             grants: Vec::new(),
+            notices: Vec::new(),
             tally: Tally::default(),
             watched: None,
             history: Vec::new(),
@@ -562,6 +565,7 @@ impl World {
         let Some(tick) = self.plan.tick else { return };
         let steady = self.leader_is_steady();
         let free = if steady { self.free_slots() } else { 0 };
+        let kept = slots_kept(self.workers.iter().map(|worker| worker.slots).sum());
         let mut in_flight: BTreeMap<TenantId, u32> = BTreeMap::new();
         for (_, seq, _) in self.bucket.all() {
             if let Some(credit) = self.bucket.holder(seq) {
@@ -580,8 +584,17 @@ impl World {
             let has_room = !self.plan.config.limits.contains_key(&plan.pool);
             let may_run = plan.not_before.is_none_or(|at| at <= self.now)
                 && plan.deadline.is_none_or(|at| at > self.now);
-            let eligible =
-                steady && free > 0 && has_room && may_run && !at_cap && !self.bucket.is_live(seq);
+            let kept = if plan.priority == Priority::Critical {
+                0
+            } else {
+                kept
+            };
+            let eligible = steady
+                && free > kept
+                && has_room
+                && may_run
+                && !at_cap
+                && !self.bucket.is_live(seq);
             if !eligible {
                 self.jobs[index].idle_since = None;
                 continue;

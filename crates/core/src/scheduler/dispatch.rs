@@ -143,11 +143,7 @@ impl Scheduler {
             .critical_at
             .is_some_and(|at| self.now.saturating_sub(at) < RESERVE_FOR);
         let (_, slots) = self.fleet.size(self.now, self.config.worker_silence_max);
-        if is_expected && slots >= RESERVE_FROM_SLOTS {
-            (slots / SLOTS_PER_RESERVE).max(1)
-        } else {
-            0
-        }
+        if is_expected { slots_kept(slots) } else { 0 }
     }
 
     /// Dispatching again is worth while at this time.
@@ -216,6 +212,16 @@ impl Scheduler {
         self.leases
             .insert(seq, Lease::asked(expected, credit.clone()));
         self.effects.push(Effect::Grant { credit, expected });
+    }
+}
+
+/// Of so many slots, those that are kept for critical work while there is some now and then.
+#[must_use]
+pub fn slots_kept(slots: u32) -> u32 {
+    if slots >= RESERVE_FROM_SLOTS {
+        (slots / SLOTS_PER_RESERVE).max(1)
+    } else {
+        0
     }
 }
 

@@ -38,6 +38,7 @@ use crate::job::{Cost, CostWeights, Priority, Tokens};
 use crate::learn::Learned;
 use crate::limiter::{Limits, Observation};
 use crate::share::{ShareRules, Shares, Waiting};
+pub use dispatch::slots_kept;
 use snapshot::Booked;
 pub use snapshot::{Account, Concerns, GateState, LearnedState, PoolState, Snapshot};
 pub use why::{FlowOutlook, Outlook, Place, TenantOutlook, Why};

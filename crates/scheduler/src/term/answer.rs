@@ -1,11 +1,12 @@
 //! Answers to people who ask what the leader knows.
 
-use fairlane_wire::{WhyAnswer, WhyRequest};
+use fairlane_core::JobSeq;
+use fairlane_wire::{TenantWhy, WhyAnswer, WhyRequest};
 
 use super::Leader;
 
 impl Leader {
-    /// Answers why a job is not running.
+    /// Answers why a job is not running, or what a tenant waits for: `null` if nothing of it was seen.
     pub(super) async fn answer(&mut self, message: &async_nats::Message) {
         let Some(reply) = message.reply.clone() else {
             return;
@@ -13,8 +14,17 @@ impl Leader {
         let Ok(request) = serde_json::from_slice::<WhyRequest>(&message.payload) else {
             return;
         };
-        let why = self.core.why(request.seq(), self.shell.clock.now());
-        let answer = serde_json::to_vec(&WhyAnswer::from(why)).expect("an answer is plain data");
+        let now = self.shell.clock.now();
+        let answer = match request {
+            WhyRequest::Job { seq } => {
+                serde_json::to_vec(&WhyAnswer::from(self.core.why(JobSeq(seq), now)))
+            }
+            WhyRequest::Tenant { tenant } => {
+                let outlook = self.core.why_tenant(&tenant, now);
+                serde_json::to_vec(&outlook.map(TenantWhy::from))
+            }
+        };
+        let answer = answer.expect("an answer is plain data");
         // Only puts it into the client's buffer; whoever asked asks again if it gets lost.
         if let Err(error) = self.shell.nats.client.publish(reply, answer.into()).await {
             tracing::debug!(%error, "cannot answer");

@@ -9,6 +9,7 @@ mod answer;
 mod gauges;
 mod grant;
 mod ledger;
+mod notice;
 mod picture;
 mod policies;
 
@@ -234,6 +235,7 @@ impl Leader {
                     self.outcomes
                         .push(Box::pin(grant.run(credit, Revision(expected))));
                 }
+                Effect::Notice(notice) => notice::tell(&notice, now),
                 Effect::PutAside { seq, why } => {
                     let nats = self.shell.nats.clone();
                     let keep = self.shell.options.results_keep;

@@ -177,7 +177,7 @@ impl Hand {
 
 /// What the leader says a job waits for, as its stable word.
 pub(crate) async fn why(nats: &Nats, seq: u64) -> Result<String, String> {
-    let body = serde_json::to_vec(&WhyRequest { seq }).unwrap();
+    let body = serde_json::to_vec(&WhyRequest::Job { seq }).unwrap();
     let asked = nats.client.request(nats.names.why_subject(), body.into());
     let reply = asked.await.map_err(|error| error.to_string())?;
     let answer: WhyAnswer =
