@@ -99,6 +99,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 pub(crate) enum Format {
     /// For people.
     #[default]
+    #[value(alias = "table")]
     Text,
     /// One JSON document.
     Json,
@@ -155,9 +156,19 @@ pub(crate) enum Command {
         after_help = "Examples:\n  fairlane status acme/wp-1\n  fairlane status wp-1 --tenant acme -o json"
     )]
     Status(JobArgs),
+    /// Follow a job to its end: a line for each change of its record
+    ///
+    /// With -o json each line is the whole record. The exit code is 1 if the job failed or was called off.
+    #[command(
+        after_help = "Examples:\n  fairlane watch acme/wp-1\n  fairlane watch acme/wp-1 -o json | jq .phase"
+    )]
+    Watch(JobArgs),
     /// Say what a job waits for, and until when
     #[command(after_help = "Example: fairlane why acme/hello-1")]
     Why(JobArgs),
+    /// Look at what holds for tenants, and change it
+    #[command(subcommand)]
+    Tenant(TenantCommand),
     /// Print the answer of a job
     ///
     /// The text of the answer, or with -o json the whole message of the Claude API.
@@ -175,6 +186,86 @@ pub(crate) enum ConfigCommand {
     /// Print every key with its value and where the value comes from; secrets are masked
     #[command(after_help = "Example:\n  FAIRLANE__WORKER__SLOTS=128 fairlane config show")]
     Show(Output),
+}
+
+/// A change acts at once, on queued jobs too. What is not set here comes from the configuration.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TenantCommand {
+    /// List the tenants that have settings of their own
+    #[command(after_help = "Example:\n  fairlane tenant ls -o json")]
+    Ls(Output),
+    /// Show the settings of a tenant
+    #[command(after_help = "Example:\n  fairlane tenant show acme")]
+    Show(TenantArgs),
+    /// Change settings of a tenant; an empty value takes one away
+    #[command(
+        after_help = "Examples:\n  fairlane tenant set acme --plan pro --in-flight-max 200\n  fairlane tenant set acme --weight ''"
+    )]
+    Set(TenantSetArgs),
+    /// Serve the standard work of a tenant as batch for a while
+    #[command(after_help = "Example:\n  fairlane tenant demote acme --for 10m")]
+    Demote(DemoteArgs),
+    /// End a demotion by hand before its time (one by the scheduler ends by itself)
+    #[command(after_help = "Example:\n  fairlane tenant restore acme")]
+    Restore(TenantArgs),
+    /// Take away all settings of a tenant: the configuration decides again
+    #[command(after_help = "Example:\n  fairlane tenant unset acme")]
+    Unset(TenantArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TenantArgs {
+    /// The tenant
+    #[arg(value_name = "TENANT", value_parser = tenant)]
+    pub(crate) tenant: fairlane_core::TenantId,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TenantSetArgs {
+    /// The tenant
+    #[arg(value_name = "TENANT", value_parser = tenant)]
+    pub(crate) tenant: fairlane_core::TenantId,
+    /// standard or pro: decides the weight, unless --weight is set
+    #[arg(long, value_name = "PLAN")]
+    pub(crate) plan: Option<String>,
+    /// Share relative to other tenants of the same priority, 0.01 to 1000
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
+    pub(crate) weight: Option<String>,
+    /// Budget of input tokens per day (UTC)
+    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
+    pub(crate) daily_input_tokens: Option<String>,
+    /// Jobs that may run at the same time
+    #[arg(long, value_name = "JOBS", allow_hyphen_values = true)]
+    pub(crate) in_flight_max: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoteArgs {
+    /// The tenant
+    #[arg(value_name = "TENANT", value_parser = tenant)]
+    pub(crate) tenant: fairlane_core::TenantId,
+    /// How long, such as 90s, 10m or 2h; at most 30 days
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    pub(crate) duration: DurationMs,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// A duration from the command line, milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DurationMs(pub(crate) u64);
+
+fn duration(text: &str) -> Result<DurationMs, String> {
+    const LONGEST: u64 = 30 * 24 * 3_600_000;
+    let parsed = text.parse::<jiff::SignedDuration>().ok();
+    let ms = parsed.and_then(|duration| u64::try_from(duration.as_millis()).ok());
+    ms.filter(|ms| (1..=LONGEST).contains(ms))
+        .map(DurationMs)
+        .ok_or_else(|| "give a duration such as 90s, 10m or 2h, of at most 720h".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -346,6 +437,10 @@ mod tests {
             &["fairlane", "submit", "-", "--timeout", "5"],
             &["fairlane", "status", "j", "-o", "yaml"],
             &["fairlane", "dev", "--workers", "0"],
+            &["fairlane", "tenant", "demote", "acme"],
+            &["fairlane", "tenant", "demote", "acme", "--for", "10"],
+            &["fairlane", "tenant", "demote", "acme", "--for", "721h"],
+            &["fairlane", "tenant", "show", "a.b"],
         ] {
             let error = Cli::try_parse_from(line).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line:?}");

@@ -7,7 +7,8 @@
 //! | `roles` | producer, scheduler, worker |
 //! | `dev`, `tether` | a whole fleet of child processes on one machine |
 //! | `submit`, `summary` | send a file of jobs, follow them, report |
-//! | `lookup`, `status`, `why`, `result` | one job |
+//! | `lookup`, `status`, `watch`, `why`, `result` | one job |
+//! | `tenant` | what holds for tenants |
 //! | `demo` | `dev` and `submit` over a bundled file, with the outcome checked |
 //!
 //! Data goes to standard output, everything else to standard error, so `-o json` can be piped.
@@ -28,8 +29,10 @@ mod status;
 mod submit;
 mod summary;
 mod target;
+mod tenant;
 mod tether;
 mod text;
+mod watch;
 mod why;
 
 use std::process::ExitCode;
@@ -89,7 +92,9 @@ async fn run(cli: Cli) -> Outcome {
         Command::Dev(args) => Box::pin(dev::run(&globals, args)).await,
         Command::Submit(args) => Box::pin(submit::run(&globals, args)).await,
         Command::Status(args) => status::run(&globals, args).await,
+        Command::Watch(args) => Box::pin(watch::run(&globals, args)).await,
         Command::Why(args) => why::run(&globals, args).await,
+        Command::Tenant(command) => tenant::run(&globals, command).await,
         Command::Result(args) => result::run(&globals, args).await,
         Command::Demo(args) => Box::pin(demo::run(&globals, args)).await,
     }

@@ -43,7 +43,7 @@ fn not_done(record: &JobRecord) -> String {
         }
         (Phase::Failed, None) => format!("{tenant}/{job} has no answer: it failed"),
         (Phase::Cancelled, _) => format!("{tenant}/{job} has no answer: it was cancelled"),
-        (Phase::Queued | Phase::Generating | Phase::Retrying | Phase::Done, _) => {
+        (_, _) => {
             let phase = record.phase.as_str();
             format!(
                 "{tenant}/{job} has no answer yet: it is {phase}; see `fairlane status {tenant}/{job}`"

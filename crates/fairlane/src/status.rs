@@ -47,7 +47,13 @@ fn rows_of(record: &JobRecord, paint: Paint) -> Vec<(&'static str, String)> {
     let ink = match record.phase {
         Phase::Done => Ink::Good,
         Phase::Failed | Phase::Cancelled => Ink::Bad,
-        Phase::Queued | Phase::Generating | Phase::Retrying => Ink::Heading,
+        Phase::Accepted
+        | Phase::Queued
+        | Phase::Generating
+        | Phase::Refining
+        | Phase::Retrying
+        | Phase::Deferred
+        | Phase::NeedsDecision => Ink::Heading,
     };
     let mut rows = vec![("phase", paint.paint(ink, phase(record)))];
     let optional = [("kind", &record.kind), ("priority", &record.priority)];
@@ -97,11 +103,13 @@ fn rows_of(record: &JobRecord, paint: Paint) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn phase(record: &JobRecord) -> String {
+pub(crate) fn phase(record: &JobRecord) -> String {
     let phase = record.phase.as_str();
     match (record.phase, record.retry_at_ms) {
-        (Phase::Retrying, Some(at)) => format!("{phase}, again at {}", text::instant(at)),
-        (Phase::Generating, _) if record.tokens_so_far > 0 => {
+        (Phase::Retrying | Phase::Deferred, Some(at)) => {
+            format!("{phase}, again at {}", text::instant(at))
+        }
+        (Phase::Generating | Phase::Refining, _) if record.tokens_so_far > 0 => {
             format!("{phase}, {} tokens so far", record.tokens_so_far)
         }
         _ => phase.to_owned(),

@@ -57,7 +57,13 @@ fn over(record: &JobRecord) -> Option<WhyAnswer> {
         Phase::Done => "it is done",
         Phase::Failed => "it failed; `fairlane status` says why",
         Phase::Cancelled => "its owner called it off",
-        Phase::Queued | Phase::Generating | Phase::Retrying => return None,
+        Phase::Accepted
+        | Phase::Queued
+        | Phase::Generating
+        | Phase::Refining
+        | Phase::Retrying
+        | Phase::Deferred
+        | Phase::NeedsDecision => return None,
     };
     let reason = record.phase.as_str().to_owned();
     Some(WhyAnswer {

@@ -1,19 +1,28 @@
 //! Job records: read with the revision to replace, saved only over that revision.
 //!
 //! Beside its body each record carries its phase, and its reason if it failed, as headers: whoever
-//! follows many jobs reads those alone. Records of jobs that ended expire, and so do those that only point to
-//! another job; the others stay.
+//! follows many jobs reads those alone.
+//!
+//! | record of a job that | lives |
+//! |---|---|
+//! | ended, or shares the outcome of another one | for `keep` |
+//! | is tried again at a time | until ten minutes after that |
+//! | anything else | until it changes |
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fairlane_core::{JobId, TenantId};
 use fairlane_wire::names::{Namespace, header};
-use fairlane_wire::record::JobRecord;
+use fairlane_wire::record::{JobRecord, Phase};
 
 use crate::client::Nats;
 use crate::jobs::ReadError;
-use crate::lease::{Bucket, Revision};
+use crate::lease::{Bucket, Entry, Revision};
 use crate::publish::{self, PendingWrite, WriteError};
+use crate::watch::Watch;
+
+/// Life of the record of a job that is tried again, beyond the time at which it is.
+const RETRYING_KEEP: Duration = Duration::from_secs(600);
 
 /// The record bucket.
 #[derive(Debug, Clone)]
@@ -28,6 +37,36 @@ pub struct Records {
 pub struct Slot {
     pub record: Option<JobRecord>,
     pub revision: Revision,
+    /// When the server stored it, unix milliseconds; 0 if there is nothing.
+    pub stored_ms: u64,
+}
+
+impl Slot {
+    /// Nothing is there.
+    pub const EMPTY: Self = Self {
+        record: None,
+        revision: Revision::ABSENT,
+        stored_ms: 0,
+    };
+
+    /// What an entry of the bucket says.
+    ///
+    /// # Errors
+    /// [`RecordError::Undecodable`].
+    pub fn of(entry: &Entry) -> Result<Self, RecordError> {
+        let record = entry.value().map(|value| JobRecord::from_json(value));
+        let record = record
+            .transpose()
+            .map_err(|error| RecordError::Undecodable {
+                key: entry.key.clone(),
+                text: error.to_string(),
+            })?;
+        Ok(Self {
+            record,
+            revision: entry.revision,
+            stored_ms: entry.stored_ms,
+        })
+    }
 }
 
 /// Why a record could not be read.
@@ -57,27 +96,29 @@ impl Records {
     /// [`RecordError`].
     pub async fn get(&self, tenant: &TenantId, job: &JobId) -> Result<Slot, RecordError> {
         let key = Namespace::status_key(tenant, job);
-        let Some(entry) = self.bucket.get(&key).await? else {
-            return Ok(Slot {
-                record: None,
-                revision: Revision::ABSENT,
-            });
-        };
-        let record = match entry.value() {
-            None => None,
-            Some(value) => {
-                Some(
-                    JobRecord::from_json(value).map_err(|error| RecordError::Undecodable {
-                        key,
-                        text: error.to_string(),
-                    })?,
-                )
-            }
-        };
-        Ok(Slot {
-            record,
-            revision: entry.revision,
-        })
+        match self.bucket.get(&key).await? {
+            Some(entry) => Slot::of(&entry),
+            None => Ok(Slot::EMPTY),
+        }
+    }
+
+    /// The record as any replica has it, which takes half the time. It may be a moment behind;
+    /// what is written on that ground names the revision.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub async fn get_nearby(&self, tenant: &TenantId, job: &JobId) -> Result<Slot, RecordError> {
+        let key = Namespace::status_key(tenant, job);
+        match self.bucket.get_direct(&key).await? {
+            Some(entry) => Slot::of(&entry),
+            None => Ok(Slot::EMPTY),
+        }
+    }
+
+    /// Follows the record of one job: what it is, then every change.
+    #[must_use]
+    pub fn watch(&self, tenant: &TenantId, job: &JobId) -> Watch {
+        self.bucket.watch_keys(&Namespace::status_key(tenant, job))
     }
 
     /// Replaces `expected` by `record`.
@@ -103,16 +144,30 @@ impl Records {
         record: &JobRecord,
         expected: Revision,
     ) -> Result<PendingWrite, WriteError> {
-        // A pointer to the job that owns the key never gets an outcome of its own.
-        let ends = record.phase.is_final() || record.same_as.is_some();
-        let ttl = ends.then_some(self.keep);
-        let mut headers = publish::conditional(expected.0, ttl);
+        let mut headers = publish::conditional(expected.0, self.life(record));
         headers.insert(header::PHASE, record.phase.as_str());
         if let Some(failure) = &record.failure {
             headers.insert(header::REASON, failure.reason.as_str());
         }
         let key = Namespace::status_key(&record.tenant, &record.job);
         let subject = Namespace::kv_subject(self.bucket.name(), &key);
-        publish::send(&self.nats, subject, headers, record.to_json().into()).await
+        let body = record.to_json(&self.nats.names);
+        publish::send(&self.nats, subject, headers, body.into()).await
+    }
+
+    fn life(&self, record: &JobRecord) -> Option<Duration> {
+        // A pointer to the job that owns the key never gets an outcome of its own.
+        if record.phase.is_final() || record.same_as.is_some() {
+            return Some(self.keep);
+        }
+        match (record.phase, record.retry_at_ms) {
+            (Phase::Retrying, Some(at)) => {
+                let now = SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .unwrap_or_default();
+                Some(Duration::from_millis(at).saturating_sub(now) + RETRYING_KEEP)
+            }
+            (_, _) => None,
+        }
     }
 }

@@ -8,7 +8,7 @@ use fairlane_nats::WriteError;
 use fairlane_nats::lease::Revision;
 use fairlane_nats::publish::Stored;
 use fairlane_wire::job::key_hash;
-use fairlane_wire::record::KeyOwner;
+use fairlane_wire::record::{KeyOwner, Phase};
 
 use crate::intake::{Accept, KeyHolder, Next, Refuse, has_no_job, next};
 use crate::producer::now_ms;
@@ -48,6 +48,7 @@ impl Store {
         let is_new = match next(&held.holder, slot.record.as_ref()) {
             Next::Already => false,
             Next::SameAs(owner) => {
+                accept.record.phase = Phase::Accepted;
                 accept.record.same_as = Some(owner.to_string());
                 self.save_over(&accept.record, slot.revision, has_no_job)
                     .await?;

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use fairlane_core::{JobId, TenantId};
 use fairlane_nats::lease::{Bucket, Revision};
 use fairlane_nats::payloads::Payloads;
-use fairlane_nats::records::{RecordError, Records, Slot};
+use fairlane_nats::records::{Records, Slot};
 use fairlane_nats::{Jobs, Nats, WriteError};
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::{Metrics, TraceContext};
-use fairlane_wire::names::{Namespace, header};
+use fairlane_wire::names::header;
 use fairlane_wire::record::JobRecord;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -66,7 +66,6 @@ pub(crate) struct Store {
     pub(crate) jobs: Jobs,
     pub(crate) records: Records,
     pub(crate) keys: Bucket,
-    status: Bucket,
     pub(crate) payloads: Payloads,
     pub(crate) metrics: Metrics,
     pub(crate) key_life: Duration,
@@ -82,7 +81,6 @@ impl Store {
             jobs: nats.jobs(),
             records: Records::new(nats, keep),
             keys: nats.bucket(&nats.names.idem_bucket()),
-            status: nats.bucket(&nats.names.status_bucket()),
             payloads: nats.payloads(),
             metrics,
             key_life: key_life.max(KEY_LIFE_MIN),
@@ -97,31 +95,13 @@ impl Store {
         Ok(self.records.get(tenant, job).await?)
     }
 
-    /// The record as any replica has it, which takes half the time. It may be a moment behind;
-    /// what is written on that ground names the revision.
+    /// As [`Records::get_nearby`].
     pub(crate) async fn record_nearby(
         &self,
         tenant: &TenantId,
         job: &JobId,
     ) -> Result<Slot, Trouble> {
-        let key = Namespace::status_key(tenant, job);
-        let Some(entry) = self.status.get_direct(&key).await? else {
-            return Ok(Slot {
-                record: None,
-                revision: Revision::ABSENT,
-            });
-        };
-        let record = entry.value().map(|value| JobRecord::from_json(value));
-        let record = record
-            .transpose()
-            .map_err(|error| RecordError::Undecodable {
-                key,
-                text: error.to_string(),
-            })?;
-        Ok(Slot {
-            record,
-            revision: entry.revision,
-        })
+        Ok(self.records.get_nearby(tenant, job).await?)
     }
 
     /// Writes `record` over `expected`, or over whatever is there by now and `may_go`. False if

@@ -157,7 +157,7 @@ async fn a_key_under_another_id_points_to_the_first_job() {
     assert_eq!(world.jobs().await.len(), 1);
     let record = world.record("b").await.unwrap();
     assert_eq!(record.same_as.as_deref(), Some("a"));
-    assert_eq!((record.phase, record.sequence), (Phase::Queued, None));
+    assert_eq!((record.phase, record.sequence), (Phase::Accepted, None));
     assert_eq!(world.record("a").await.unwrap().same_as, None);
     producer.end();
 }

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::header;
 use crate::lineage::Redrive;
+use crate::record::Link;
 
 /// The headers of a job.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +28,8 @@ pub struct JobHeaders {
     pub claim: Option<String>,
     /// The dead letter that is sent again as this job.
     pub redrive: Option<Redrive>,
+    /// The job that this one comes from.
+    pub parent: Option<Link>,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
 }
@@ -78,6 +81,7 @@ impl JobHeaders {
                 header::REDRIVE,
                 self.redrive.as_ref().map(Redrive::to_value),
             ),
+            (header::PARENT, self.parent.as_ref().map(Link::to_header)),
             (header::TRACEPARENT, self.traceparent.clone()),
             (header::TRACESTATE, self.tracestate.clone()),
         ];
@@ -151,6 +155,12 @@ impl JobHeaders {
                         .ok_or_else(|| wrong(header::REDRIVE, value, "JSON with a lineage"))
                 })
                 .transpose()?,
+            parent: get(header::PARENT)
+                .map(|value| {
+                    let right = "how it comes from which job, such as again wp-1 7";
+                    Link::parse(value).ok_or_else(|| wrong(header::PARENT, value, right))
+                })
+                .transpose()?,
             traceparent: get(header::TRACEPARENT).map(str::to_owned),
             tracestate: get(header::TRACESTATE).map(str::to_owned),
         })
@@ -193,6 +203,7 @@ pub fn assigned_id(stored_ms: u64, submit_seq: u64) -> JobId {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Descent;
 
     fn headers() -> JobHeaders {
         JobHeaders {
@@ -218,6 +229,11 @@ mod tests {
             }),
             claim: None,
             redrive: None,
+            parent: Some(Link {
+                how: Descent::Again,
+                job: JobId::parse("wp-1").unwrap(),
+                sequence: Some(3),
+            }),
             traceparent: None,
             tracestate: None,
         }
@@ -236,7 +252,8 @@ mod tests {
              Fl-Pool: haiku-4.5\nFl-Input-Tokens: 120\nFl-Output-Tokens: 60\n\
              Fl-Accepted: 1700000000000\nFl-Fallback-Model: claude-haiku-5-5\n\
              Fl-Fallback-Pool: haiku-5.5\nFl-Fallback-Input-Tokens: 156\n\
-             Fl-Fallback-Output-Tokens: 78\nFl-Deadline: 1700000600000"
+             Fl-Fallback-Output-Tokens: 78\nFl-Deadline: 1700000600000\n\
+             Fl-Parent: again wp-1 3"
         );
         let get = |name: &str| {
             pairs

@@ -188,6 +188,13 @@ pub struct Ready {
     pub version: String,
 }
 
+/// A job was called off in its record: whoever has it gives it up. The leader answers once it knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CalledOff {
+    #[serde(with = "seq")]
+    pub seq: JobSeq,
+}
+
 /// The leader's lease, value of the leader key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leader {

@@ -12,6 +12,7 @@ pub mod ledger;
 pub mod letter;
 pub mod lineage;
 pub mod names;
+pub mod notice;
 pub mod record;
 pub mod snapshot;
 pub mod strict;
@@ -26,8 +27,11 @@ pub use lease::{Credit, DeliveryOutcome, Grant, Lease, Parked, Pause, Ready, Set
 pub use ledger::LedgerEntry;
 pub use letter::{DeadReason, Failure, Letter};
 pub use lineage::{Ancestor, Redrive};
-pub use names::{Namespace, header};
-pub use record::{FallbackRecord, JobRecord, KeyOwner, Phase, UsageRecord};
+pub use names::{Ask, Namespace, header};
+pub use notice::Notice;
+pub use record::{
+    Answer, Descent, JobRecord, KeyOwner, Link, Phase, Question, Standing, UsageRecord,
+};
 pub use snapshot::SnapshotRecord;
 pub use submission::{Submission, measure, peek};
 pub use tenant::{Plan, TenantRecord, TenantRecordError};

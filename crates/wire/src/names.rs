@@ -14,6 +14,32 @@ pub struct Namespace {
     upper: String,
 }
 
+/// What the owner of a job can ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ask {
+    /// Call the job off.
+    Cancel,
+    /// Say whether it may be put off.
+    Answer,
+    /// Run it again on the model it was meant for.
+    Regenerate,
+}
+
+impl Ask {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::Cancel, Self::Answer, Self::Regenerate];
+
+    /// The stable word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cancel => "cancel",
+            Self::Answer => "answer",
+            Self::Regenerate => "regenerate",
+        }
+    }
+}
+
 /// A namespace that cannot be used as subject prefix and stream name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -248,6 +274,37 @@ impl Namespace {
         TenantId::parse(tenant).ok()
     }
 
+    /// Where the owner of a job asks for something: a request, which a producer answers.
+    #[must_use]
+    pub fn ask_subject(&self, ask: Ask, tenant: &TenantId, job: &JobId) -> String {
+        format!("{}.ask.{}.{tenant}.{job}", self.lower, ask.as_str())
+    }
+
+    /// Everything that owners ask for.
+    #[must_use]
+    pub fn ask_filter(&self) -> String {
+        format!("{}.ask.*.*.*", self.lower)
+    }
+
+    /// What is asked for, of which job. None if the subject is not one of these.
+    #[must_use]
+    pub fn parse_ask_subject(&self, subject: &str) -> Option<(Ask, TenantId, JobId)> {
+        let rest = subject
+            .strip_prefix(self.lower.as_str())?
+            .strip_prefix(".ask.")?;
+        let mut parts = rest.splitn(3, '.');
+        let word = parts.next()?;
+        let ask = Ask::ALL.into_iter().find(|ask| ask.as_str() == word)?;
+        let tenant = TenantId::parse(parts.next()?).ok()?;
+        Some((ask, tenant, JobId::parse(parts.next()?).ok()?))
+    }
+
+    /// Where workers and the leader hear that a job was called off.
+    #[must_use]
+    pub fn cancel_subject(&self) -> String {
+        format!("{}.ctl.cancel", self.lower)
+    }
+
     /// Where workers announce themselves and their free slots; the leader listens.
     #[must_use]
     pub fn ready_subject(&self) -> String {
@@ -331,6 +388,8 @@ pub mod header {
     pub const ACCEPTED: &str = "Fl-Accepted";
     /// Name of the object that holds the body.
     pub const CLAIM: &str = "Fl-Claim";
+    /// The job that this one comes from, and how.
+    pub const PARENT: &str = "Fl-Parent";
     /// Phase of a job record, so that many can be followed without their bodies.
     pub const PHASE: &str = "Fl-Phase";
     /// Reason of a dead letter, on the letter and on the record of its job.
@@ -396,6 +455,19 @@ mod tests {
         assert_eq!(ns.parse_dlq_subject("fl.dlq.bad_luck.acme"), None);
         assert_eq!(ns.parse_redriven_subject(&ns.redriven_subject(7)), Some(7));
         assert_eq!(ns.parse_redriven_subject("fl.dlq.schema.7"), None);
+    }
+
+    #[test]
+    fn a_request_of_an_owner_comes_apart_as_it_was_put_together() {
+        let (ns, job) = (Namespace::default(), JobId::parse("wp-1").unwrap());
+        for ask in Ask::ALL {
+            let subject = ns.ask_subject(ask, &tenant("acme"), &job);
+            let parsed = ns.parse_ask_subject(&subject);
+            assert_eq!(parsed, Some((ask, tenant("acme"), job.clone())));
+        }
+        for bad in ["fl.ask.stop.a.b", "fl.ask.cancel.a", "fl.ask.cancel.a.b.c"] {
+            assert_eq!(ns.parse_ask_subject(bad), None, "{bad}");
+        }
     }
 
     #[test]

@@ -5,18 +5,30 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::letter::{Failure, TRIES_MAX, Try};
+use crate::names::Namespace;
+use crate::notice::Notice;
 use crate::text;
 
-/// Where a job is. Phases go forward; `queued`, `generating` and `retrying` may alternate.
+/// Where a job is. Its life has three stages, taken in, under way and over, and never goes back to
+/// an earlier one; the phases of the middle stage take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
+    /// Taken in, and not in the queue itself: it shares another job's outcome, or its parts are
+    /// worked on first.
+    Accepted,
     /// Stored, waiting for its turn.
     Queued,
     /// The model is at work on it.
     Generating,
+    /// There is an answer, which is being checked or continued.
+    Refining,
     /// Failed in passing; runs again at `retry_at_ms`.
     Retrying,
+    /// Put off to `retry_at_ms`, because the upstream has been overloaded for too long.
+    Deferred,
+    /// As deferred would be, but its owner has not been asked yet: see `question`.
+    NeedsDecision,
     /// Has its result.
     Done,
     /// Ended as a dead letter.
@@ -27,10 +39,14 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 10] = [
+        Self::Accepted,
         Self::Queued,
         Self::Generating,
+        Self::Refining,
         Self::Retrying,
+        Self::Deferred,
+        Self::NeedsDecision,
         Self::Done,
         Self::Failed,
         Self::Cancelled,
@@ -40,9 +56,13 @@ impl Phase {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Accepted => "accepted",
             Self::Queued => "queued",
             Self::Generating => "generating",
+            Self::Refining => "refining",
             Self::Retrying => "retrying",
+            Self::Deferred => "deferred",
+            Self::NeedsDecision => "needs_decision",
             Self::Done => "done",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
@@ -58,11 +78,27 @@ impl Phase {
     /// Whether nothing more will happen to the job.
     #[must_use]
     pub fn is_final(self) -> bool {
+        self.stage() == Stage::Over
+    }
+
+    fn stage(self) -> Stage {
         match self {
-            Self::Done | Self::Failed | Self::Cancelled => true,
-            Self::Queued | Self::Generating | Self::Retrying => false,
+            Self::Accepted | Self::Queued => Stage::TakenIn,
+            Self::Generating
+            | Self::Refining
+            | Self::Retrying
+            | Self::Deferred
+            | Self::NeedsDecision => Stage::UnderWay,
+            Self::Done | Self::Failed | Self::Cancelled => Stage::Over,
         }
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    TakenIn,
+    UnderWay,
+    Over,
 }
 
 /// Tokens as the upstream counted them.
@@ -87,19 +123,109 @@ impl UsageRecord {
     }
 }
 
-/// What a smaller model has to do with a job, while the job's own is overloaded.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct FallbackRecord {
-    /// Model that may answer instead.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// Why none may.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub barred: Option<String>,
-    /// Why it was asked; absent as long as only the job's own model was.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub used_because: Option<String>,
+/// The lighter model that a job was given to, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FallbackUse {
+    pub model: String,
+    /// A stable word, for example `overloaded`.
+    pub why: String,
+}
+
+/// What the owner of a job is asked: shall it wait until the upstream is better?
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// Unix milliseconds to which the job is put off if the answer is yes.
+    pub defer_until_ms: u64,
+    /// Unix milliseconds after which no answer counts as no.
+    pub answer_by_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Answer>,
+}
+
+/// The owner's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    Yes,
+    No,
+}
+
+impl Answer {
+    /// The answer of its word.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        match word {
+            "yes" => Some(Self::Yes),
+            "no" => Some(Self::No),
+            _ => None,
+        }
+    }
+}
+
+/// How one job comes from another of the same tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    pub how: Descent,
+    #[serde(with = "text::job")]
+    pub job: JobId,
+    /// Sequence of the other job in the job stream, when its id alone does not name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<u64>,
+}
+
+impl Link {
+    /// As it travels in a header: the kind, the job, and its sequence if it has one.
+    #[must_use]
+    pub fn to_header(&self) -> String {
+        let (how, job) = (self.how.as_str(), &self.job);
+        match self.sequence {
+            Some(seq) => format!("{how} {job} {seq}"),
+            None => format!("{how} {job}"),
+        }
+    }
+
+    /// Reads what [`Link::to_header`] wrote. None if it is anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(' ');
+        let (how, job) = (Descent::parse(parts.next()?)?, parts.next()?);
+        let sequence = parts.next().map(str::parse).transpose().ok()?;
+        parts.next().is_none().then_some(())?;
+        Some(Self {
+            how,
+            job: JobId::parse(job).ok()?,
+            sequence,
+        })
+    }
+}
+
+impl Descent {
+    /// The stable word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Again => "again",
+            Self::Regenerated => "regenerated",
+            Self::Part => "part",
+        }
+    }
+
+    fn parse(word: &str) -> Option<Self> {
+        let all = [Self::Again, Self::Regenerated, Self::Part];
+        all.into_iter().find(|how| how.as_str() == word)
+    }
+}
+
+/// Why there is another job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Descent {
+    /// Submitted again after it had failed or was called off.
+    Again,
+    /// Answered by the lighter model, and run again on the model that was asked for.
+    Regenerated,
+    /// A part of a body that was too large.
+    Part,
 }
 
 /// Record of one job in the status bucket.
@@ -120,8 +246,18 @@ pub struct JobRecord {
     /// Model that answered, as the upstream names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_used: Option<String>,
+    /// The lighter model it was given to instead of the one asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fallback: Option<FallbackRecord>,
+    pub fallback: Option<FallbackUse>,
+    /// Its idempotency key, when that is not its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Smaller model that may answer while the job's own is overloaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback_to: Option<String>,
+    /// Why none may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_fallback: Option<String>,
     /// Sequence of the one true message of this job in the job stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence: Option<u64>,
@@ -146,6 +282,9 @@ pub struct JobRecord {
     /// Unix milliseconds at which a retrying job may run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at_ms: Option<u64>,
+    /// What its owner is asked, or was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<Question>,
     /// Why it is tried again: a stable word and what happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_reason: Option<String>,
@@ -175,6 +314,12 @@ pub struct JobRecord {
     /// The job that owns this job's idempotency key and whose outcome is this one's too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_as: Option<String>,
+    /// The job that this one comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Link>,
+    /// Jobs that come from this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<Link>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -195,6 +340,9 @@ impl JobRecord {
             model: None,
             model_used: None,
             fallback: None,
+            key: None,
+            fallback_to: None,
+            no_fallback: None,
             sequence: None,
             attempts: 0,
             deliveries: 0,
@@ -204,6 +352,7 @@ impl JobRecord {
             started_ms: None,
             finished_ms: None,
             retry_at_ms: None,
+            question: None,
             retry_reason: None,
             tokens_so_far: 0,
             usage: None,
@@ -214,6 +363,8 @@ impl JobRecord {
             result_claim: None,
             failure: None,
             same_as: None,
+            parent: None,
+            children: Vec::new(),
         }
     }
 
@@ -233,17 +384,83 @@ impl JobRecord {
         self.tries.drain(..surplus);
     }
 
+    /// Whether this may be written over `found`: of the same job, not over, not at an earlier stage,
+    /// and not by the worker of an earlier delivery.
+    #[must_use]
+    pub fn may_follow(&self, found: &Self) -> bool {
+        !found.phase.is_final()
+            && self.phase.stage() >= found.phase.stage()
+            && self.deliveries >= found.deliveries
+            && (found.sequence.is_none() || self.sequence == found.sequence)
+    }
+
+    /// Whether the job ended without a result: another one may have its key.
+    #[must_use]
+    pub fn ended_without_result(&self) -> bool {
+        matches!(self.phase, Phase::Failed | Phase::Cancelled)
+    }
+
     /// # Errors
     /// The JSON error, with the place.
     pub fn from_json(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }
 
-    /// The record as stored.
+    /// The record as stored, with the words for the end user that go with it. Whoever reads it takes
+    /// them as they are; here they are never read back, so they cannot disagree with the rest.
     #[must_use]
-    pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("a record has no map keys that are not text")
+    pub fn to_json(&self, names: &Namespace) -> Vec<u8> {
+        #[derive(Serialize)]
+        struct Stored<'a> {
+            #[serde(flatten)]
+            record: &'a JobRecord,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            notice: Option<Notice>,
+        }
+        let stored = Stored {
+            record: self,
+            notice: Notice::of(self, names),
+        };
+        serde_json::to_vec(&stored).expect("a record has no map keys that are not text")
     }
+}
+
+/// What a record says about the job at a sequence of the job stream.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Standing {
+    /// It is to be run; with its record, if it has one yet.
+    Open(Option<JobRecord>),
+    /// It has this outcome; only the clean-up is missing.
+    Over(JobRecord),
+    /// The record is of another job under this id: the one at this sequence is a copy, or was replaced.
+    Elsewhere,
+}
+
+impl Standing {
+    /// What `record`, found under the id of the job at `seq` with `parent`, says about that job.
+    #[must_use]
+    pub fn of(record: Option<JobRecord>, seq: u64, parent: Option<&Link>) -> Self {
+        let Some(mut record) = record else {
+            return Self::Open(None);
+        };
+        match record.sequence {
+            // The refusal of an earlier submission under this id, which is about to be replaced.
+            None if record.phase.is_final() => Self::Open(None),
+            None => {
+                record.same_as = None;
+                Self::Open(Some(record))
+            }
+            Some(of) if of == seq && record.phase.is_final() => Self::Over(record),
+            Some(of) if of == seq => Self::Open(Some(record)),
+            // The record of its predecessor, which is about to be replaced.
+            Some(of) if record.ended_without_result() && is_again(parent, of) => Self::Open(None),
+            Some(_) => Self::Elsewhere,
+        }
+    }
+}
+
+fn is_again(parent: Option<&Link>, seq: u64) -> bool {
+    parent.is_some_and(|link| link.how == Descent::Again && link.sequence == Some(seq))
 }
 
 /// Whose key it is: the value of an idempotency key.
@@ -257,19 +474,70 @@ pub struct KeyOwner {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_young_record_as_it_is_stored() {
-        let record = JobRecord::new(
+    fn record(phase: Phase) -> JobRecord {
+        let (tenant, job) = (
             TenantId::parse("acme").unwrap(),
             JobId::parse("wp-1").unwrap(),
-            Phase::Queued,
-            1_700_000_000_000,
         );
-        let text = String::from_utf8(record.to_json()).unwrap();
+        JobRecord::new(tenant, job, phase, 1_700_000_000_000)
+    }
+
+    fn stored(record: &JobRecord) -> String {
+        String::from_utf8(record.to_json(&Namespace::default())).unwrap()
+    }
+
+    #[test]
+    fn a_young_record_as_it_is_stored() {
+        let record = record(Phase::Queued);
+        let text = stored(&record);
         assert_eq!(
             text,
             r#"{"tenant":"acme","job":"wp-1","phase":"queued","attempts":0,"deliveries":0,"ambiguous":0,"accepted_ms":1700000000000}"#
         );
+        assert_eq!(JobRecord::from_json(text.as_bytes()).unwrap(), record);
+    }
+
+    #[test]
+    fn a_record_of_a_job_that_asks_as_it_is_stored() {
+        let mut record = record(Phase::NeedsDecision);
+        record.question = Some(Question {
+            defer_until_ms: 1_700_100_000_000,
+            answer_by_ms: 1_700_050_000_000,
+            answer: None,
+        });
+        let text = stored(&record);
+        assert!(
+            text.contains(r#""phase":"needs_decision","attempts":0"#),
+            "{text}"
+        );
+        assert!(
+            text.contains(
+                r#""question":{"defer_until_ms":1700100000000,"answer_by_ms":1700050000000},"notice":{"code":"needs_decision","#
+            ),
+            "{text}"
+        );
+        assert_eq!(JobRecord::from_json(text.as_bytes()).unwrap(), record);
+    }
+
+    #[test]
+    fn a_job_of_the_lighter_model_and_its_regeneration_as_they_are_stored() {
+        let mut record = record(Phase::Done);
+        record.fallback = Some(FallbackUse {
+            model: "claude-haiku-4-5".into(),
+            why: "overloaded".into(),
+        });
+        record.children = vec![Link {
+            how: Descent::Regenerated,
+            job: JobId::parse("wp-1-r").unwrap(),
+            sequence: None,
+        }];
+        let text = stored(&record);
+        for part in [
+            r#""fallback":{"model":"claude-haiku-4-5","why":"overloaded"}"#,
+            r#""children":[{"how":"regenerated","job":"wp-1-r"}]"#,
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
         assert_eq!(JobRecord::from_json(text.as_bytes()).unwrap(), record);
     }
 
@@ -279,5 +547,62 @@ mod tests {
             assert_eq!(Phase::parse(phase.as_str()), Some(phase));
             assert_eq!(serde_json::to_value(phase).unwrap(), phase.as_str());
         }
+    }
+
+    #[test]
+    fn a_phase_never_goes_back_and_nothing_follows_an_end() {
+        use Phase::{Accepted, Cancelled, Done, Generating, Queued, Retrying};
+        let follows = |new, found| record(new).may_follow(&record(found));
+        assert!(follows(Queued, Accepted) && follows(Generating, Queued));
+        assert!(follows(Retrying, Generating) && follows(Generating, Retrying));
+        assert!(follows(Done, Generating) && follows(Cancelled, Queued));
+        assert!(!follows(Queued, Generating) && !follows(Queued, Retrying));
+        for end in Phase::ALL.into_iter().filter(|phase| phase.is_final()) {
+            for phase in Phase::ALL {
+                assert!(!follows(phase, end), "{phase:?} after {end:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_job_stands_where_the_record_of_its_own_sequence_says() {
+        let at = |phase, sequence| JobRecord {
+            sequence,
+            ..record(phase)
+        };
+        let stands = |record, parent| Standing::of(Some(record), 7, parent);
+        let again = Link {
+            how: Descent::Again,
+            job: JobId::parse("wp-1").unwrap(),
+            sequence: Some(3),
+        };
+        let (queued, done) = (at(Phase::Queued, Some(7)), at(Phase::Done, Some(7)));
+        assert_eq!(Standing::of(None, 7, None), Standing::Open(None));
+        assert_eq!(stands(queued.clone(), None), Standing::Open(Some(queued)));
+        assert_eq!(stands(done.clone(), None), Standing::Over(done));
+        let refused = at(Phase::Failed, None);
+        assert_eq!(stands(refused, None), Standing::Open(None));
+        for phase in [Phase::Queued, Phase::Done, Phase::Failed] {
+            assert_eq!(stands(at(phase, Some(3)), None), Standing::Elsewhere);
+        }
+        for phase in [Phase::Failed, Phase::Cancelled] {
+            let before = at(phase, Some(3));
+            assert_eq!(stands(before, Some(&again)), Standing::Open(None));
+        }
+        for found in [at(Phase::Done, Some(3)), at(Phase::Failed, Some(4))] {
+            assert_eq!(stands(found, Some(&again)), Standing::Elsewhere);
+        }
+    }
+
+    #[test]
+    fn an_earlier_delivery_and_another_job_of_the_same_id_write_nothing() {
+        let mut found = record(Phase::Generating);
+        (found.deliveries, found.sequence) = (2, Some(7));
+        let mut ours = found.clone();
+        assert!(ours.may_follow(&found));
+        ours.deliveries = 1;
+        assert!(!ours.may_follow(&found));
+        (ours.deliveries, ours.sequence) = (2, Some(8));
+        assert!(!ours.may_follow(&found));
     }
 }

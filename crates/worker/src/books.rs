@@ -11,7 +11,7 @@ use fairlane_wire::lease::{
     Credit, DeliveryOutcome, Health, LimitSeen, LimitsSeen, Pause, Refused, Settlement,
 };
 use fairlane_wire::letter::Try;
-use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, LedgerEntry, UsageRecord};
+use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, LedgerEntry, Phase, UsageRecord};
 
 /// What a job has behind it, by its record.
 pub(crate) fn history(record: &JobRecord) -> History {
@@ -19,6 +19,22 @@ pub(crate) fn history(record: &JobRecord) -> History {
         attempts: record.attempts,
         ambiguous: record.ambiguous,
         had_more_room: record.max_tokens_raised.is_some(),
+    }
+}
+
+/// The record of a job that has none. One that was delivered before had a record that has expired; what
+/// stood there is assumed to its disadvantage, or it might be tried and paid without end. It always
+/// gets the try that it was granted.
+pub(crate) fn record(credit: &Credit, headers: &JobHeaders, attempts_max: u32) -> JobRecord {
+    let (tenant, job) = (credit.tenant.clone(), credit.job.clone());
+    let record = JobRecord::new(tenant, job, Phase::Queued, headers.accepted_ms);
+    let before = credit.delivery.saturating_sub(1);
+    JobRecord {
+        attempts: before.min(attempts_max.saturating_sub(1)),
+        ambiguous: before.min(1),
+        deliveries: before,
+        parent: headers.parent.clone(),
+        ..record.describing(&headers.kind, credit.priority, &headers.model)
     }
 }
 

@@ -1,7 +1,5 @@
 //! The call while its lease is renewed.
 
-use std::time::Duration;
-
 use fairlane_claude::{CallReport, Progress};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,21 +14,22 @@ pub(crate) enum Called {
     Reported(Box<CallReport>),
     /// The lease was lost meanwhile, and the call was given up.
     LeaseLost(Box<CallReport>),
+    /// Its job is over by another's word, and the call was given up.
+    NotWanted(Box<CallReport>),
     /// The lease was lost before anything was sent.
     NotSent(LeaseError),
     /// The request could not even be formed.
     Unsendable(fairlane_claude::RequestError),
 }
 
-/// Makes the call. Renews the lease on time; gives the call up when the lease is lost, or when
-/// `stop` asks for it. `on_slow` runs once if the call takes longer than `slow_after`.
+/// Makes the call. Renews the lease on time; gives the call up when the lease is lost, when `stop` asks
+/// for it, or when `off`, which runs beside it, comes to its end.
 pub(crate) async fn run(
     context: &Context,
     lease: &mut Held,
     request: &Request,
     stop: &CancellationToken,
-    slow_after: Duration,
-    on_slow: impl Future<Output = ()>,
+    off: impl Future<Output = ()>,
     on_progress: impl FnMut(Progress),
 ) -> Called {
     let prepared = match request.prepare(&lease.credit) {
@@ -50,17 +49,17 @@ pub(crate) async fn run(
         .claude
         .call(&key, prepared, on_progress, cancel.cancelled());
     let mut call = std::pin::pin!(call);
-    let mut on_slow = std::pin::pin!(async {
-        tokio::time::sleep(slow_after).await;
-        on_slow.await;
-    });
+    let mut off = std::pin::pin!(off);
     let finished = CancellationToken::new();
     let mut keeping = std::pin::pin!(keep(context, lease, &finished));
-    let (mut told, mut lost) = (false, false);
+    let (mut called_off, mut lost) = (false, false);
     let report = loop {
         tokio::select! {
             report = &mut call => break Box::new(report),
-            () = &mut on_slow, if !told => told = true,
+            () = &mut off, if !called_off => {
+                called_off = true;
+                cancel.cancel();
+            }
             () = &mut keeping, if !lost => {
                 lost = true;
                 cancel.cancel();
@@ -74,6 +73,8 @@ pub(crate) async fn run(
     }
     if lost {
         Called::LeaseLost(report)
+    } else if called_off {
+        Called::NotWanted(report)
     } else {
         Called::Reported(report)
     }

@@ -6,6 +6,7 @@
 
 mod end;
 mod fallback;
+mod live;
 mod steps;
 
 use std::sync::Arc;
@@ -17,12 +18,14 @@ use fairlane_claude::{CallReport, Client};
 use fairlane_core::attempt::{self, Allowance, Decision, Jitter};
 use fairlane_core::failure::{Ending, Reason, Verdict, classify};
 use fairlane_core::price::Usage;
-use fairlane_core::{Millis, WorkerId};
+use fairlane_core::{JobSeq, Millis, WorkerId};
 use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::{Nats, Records, Revision, Slot, StoredMessage};
 use fairlane_runtime::Metrics;
 use fairlane_wire::lease::{Credit, DeliveryOutcome, Grant};
-use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, Phase, Submission, submission};
+use fairlane_wire::{
+    DeadReason, Failure, JobHeaders, JobRecord, Phase, Standing, Submission, submission,
+};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -32,6 +35,7 @@ use crate::lease::Held;
 use crate::options::Options;
 use crate::request::{Plan, Request};
 use crate::schema::Schema;
+use live::{InHand, Live};
 
 /// What deliveries share.
 pub(crate) struct Context {
@@ -40,6 +44,7 @@ pub(crate) struct Context {
     pub(crate) claude: Client,
     pub(crate) metrics: Metrics,
     pub(crate) worker: WorkerId,
+    pub(crate) in_hand: InHand,
     records: Records,
 }
 
@@ -55,14 +60,11 @@ impl Context {
             claude,
             metrics,
             worker,
+            in_hand: InHand::default(),
             records,
         }
     }
 }
-
-/// The record says `generating` once a call takes longer than this. Shorter calls are over before
-/// anybody could look, and spare a write.
-const GENERATING_AFTER: Duration = Duration::from_millis(100);
 
 /// Turns of one job in one delivery; a server-side tool loop pauses now and then.
 const TURNS_MAX: u32 = 10;
@@ -76,6 +78,8 @@ pub(crate) async fn run(context: Arc<Context>, grant: Grant, stop: CancellationT
     } = grant;
     let (nats, names) = (&context.nats, &context.nats.names);
     let bucket = nats.bucket(&names.credits_bucket());
+    let off = context.in_hand.take(credit.seq, credit.delivery);
+    let _in_hand = Leave(&context, credit.seq, credit.delivery);
     let (jobs, stream) = (nats.jobs(), names.jobs_stream());
     // The three are independent; the lease is what decides.
     let (lease, message, slot) = tokio::join!(
@@ -99,6 +103,7 @@ pub(crate) async fn run(context: Arc<Context>, grant: Grant, stop: CancellationT
         context: context.clone(),
         lease,
         stop,
+        off,
     };
     match (message, slot) {
         (Ok(None), _) => delivery.release(DeliveryOutcome::Gone, None).await,
@@ -134,6 +139,7 @@ pub(crate) async fn hand_back(context: Arc<Context>, grant: Grant) {
             context,
             lease,
             stop: CancellationToken::new(),
+            off: CancellationToken::new(),
         };
         delivery.release(DeliveryOutcome::Returned, None).await;
     }
@@ -154,6 +160,17 @@ struct Delivery {
     context: Arc<Context>,
     lease: Held,
     stop: CancellationToken,
+    /// The job was called off, they say; its record knows.
+    off: CancellationToken,
+}
+
+/// Leaves a job when its delivery ends, however it does.
+struct Leave<'a>(&'a Context, JobSeq, u32);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.in_hand.leave(self.1, self.2);
+    }
 }
 
 /// A job as it was read, and its record.
@@ -225,19 +242,9 @@ impl Delivery {
 
     /// Reads what is to be done. None if there is nothing to do, which is then already settled.
     async fn prepare(&mut self, message: StoredMessage, slot: Slot) -> Option<Task> {
-        let Slot { record, revision } = slot;
-        // An outcome without a sequence is that of an earlier submission under this id, which was
-        // turned away; its record is about to be replaced.
-        let record = record.filter(|record| !record.phase.is_final() || record.sequence.is_some());
-        let elsewhere = record.as_ref().and_then(|record| record.sequence);
-        let is_over = record
-            .as_ref()
-            .is_some_and(|record| record.phase.is_final());
-        if is_over || elsewhere.is_some_and(|seq| seq != message.seq) {
-            tracing::info!(seq = message.seq, is_over, "nothing left to do for a job");
-            self.clear(DeliveryOutcome::Gone, None).await;
-            return None;
-        }
+        let Slot {
+            record, revision, ..
+        } = slot;
         let header = |name: &str| message.headers.get(name).map(|value| value.as_str());
         let headers = match JobHeaders::parse(header) {
             Ok(headers) => headers,
@@ -248,16 +255,21 @@ impl Delivery {
                 return None;
             }
         };
+        let record = match Standing::of(record, message.seq, headers.parent.as_ref()) {
+            Standing::Open(record) => record,
+            Standing::Over(record) => {
+                Box::pin(self.clean_up(&message, &headers, &record)).await;
+                return None;
+            }
+            Standing::Elsewhere => {
+                tracing::info!(seq = message.seq, "another job has the id of this one");
+                self.clear(DeliveryOutcome::Gone, None).await;
+                return None;
+            }
+        };
         let credit = self.credit();
-        let mut record = record.unwrap_or_else(|| {
-            JobRecord::new(
-                credit.tenant.clone(),
-                credit.job.clone(),
-                Phase::Queued,
-                headers.accepted_ms,
-            )
-            .describing(&headers.kind, credit.priority, &headers.model)
-        });
+        let mut record = record
+            .unwrap_or_else(|| books::record(credit, &headers, self.context.options.attempts_max));
         record.sequence = Some(message.seq);
         record.deliveries = record.deliveries.saturating_add(1).max(credit.delivery);
         record.started_ms.get_or_insert(now_ms());
@@ -332,12 +344,26 @@ impl Delivery {
             let before = paused
                 .as_ref()
                 .map_or(Usage::default(), |report| report.usage);
-            let called = Box::pin(self.one_call(&mut task, &request)).await;
+            let phase = match turn {
+                1 => Phase::Generating,
+                _ => Phase::Refining,
+            };
+            let mut live = Live::new(
+                self.context.records.clone(),
+                &task.job,
+                phase,
+                self.off.clone(),
+            );
+            let called = Box::pin(self.one_call(&request, &mut live)).await;
             let mut report = match called {
                 Called::Reported(report) => *report,
                 Called::LeaseLost(mut report) => {
                     report.usage = before.plus(report.usage);
                     return self.lost(&task, *report).await;
+                }
+                Called::NotWanted(mut report) => {
+                    report.usage = before.plus(report.usage);
+                    return self.called_off(&task, *report).await;
                 }
                 Called::NotSent(error) => {
                     tracing::info!(job = %self.credit().job, %error, "not calling on a lease that is over");
@@ -352,7 +378,11 @@ impl Delivery {
                 }
             };
             report.usage = before.plus(report.usage);
-            let failure = self.check_schema(&task, &mut report).await;
+            let (failure, ()) = tokio::join!(
+                self.check_schema(&task, &mut report),
+                live.refine(task.schema.is_some()),
+            );
+            task.job.revision = live.revision;
             let verdict = classify(&report.ending);
             if verdict.reason == Reason::InvalidRequest && request.drop_format() {
                 // The format was our idea: without it the answer is only checked.
@@ -384,37 +414,19 @@ impl Delivery {
         }
     }
 
-    async fn one_call(&mut self, task: &mut Task, request: &Request) -> Called {
+    async fn one_call(&mut self, request: &Request, live: &mut Live) -> Called {
         let context = self.context.clone();
         let stop = self.stop.clone();
         let tokens = AtomicU64::new(0);
-        let on_slow = async {
-            let record = JobRecord {
-                phase: Phase::Generating,
-                retry_at_ms: None,
-                retry_reason: None,
-                failure: None,
-                tokens_so_far: tokens.load(Ordering::Relaxed),
-                ..task.job.record.clone()
-            };
-            // For people who look; if it does not work, the outcome will tell.
-            context.records.save(&record, task.job.revision).await.ok()
-        };
-        let mut saved = None;
-        let called = Box::pin(call::run(
+        Box::pin(call::run(
             &context,
             &mut self.lease,
             request,
             &stop,
-            GENERATING_AFTER,
-            async { saved = on_slow.await },
+            live.follow(&tokens),
             |progress| tokens.store(progress.output_tokens, Ordering::Relaxed),
         ))
-        .await;
-        if let Some(revision) = saved {
-            task.job.revision = revision;
-        }
-        called
+        .await
     }
 
     /// Turns a good answer that breaks the job's schema into what it is: a failure.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use fairlane_runtime::Shutdown;
 use fairlane_runtime::health::Check;
-use fairlane_wire::lease::{Grant, Ready};
+use fairlane_wire::lease::{CalledOff, Grant, Ready};
 use futures::StreamExt;
 use tokio_util::task::TaskTracker;
 
@@ -34,6 +34,12 @@ pub(crate) async fn run(
         .subscribe(call)
         .await
         .context("cannot listen for the leader")?;
+    let cancel = nats.names.cancel_subject();
+    let mut cancels = nats
+        .client
+        .subscribe(cancel)
+        .await
+        .context("cannot listen for jobs that are called off")?;
     // Announce only once the subscriptions are known to the server.
     nats.client.flush().await.context("cannot reach NATS")?;
     tracing::info!(worker = %context.worker, slots = context.options.slots, "ready for credits");
@@ -46,6 +52,7 @@ pub(crate) async fn run(
             biased;
             () = draining.cancelled() => break,
             Some(message) = grants.next() => accept(&context, &shutdown, &deliveries, &message),
+            Some(message) = cancels.next() => call_off(&context, &message),
             Some(_) = calls.next() => say(&context, false).await,
             _ = announce.tick() => {
                 connected.set(nats.is_connected());
@@ -60,6 +67,7 @@ pub(crate) async fn run(
         tokio::select! {
             biased;
             () = deliveries.wait() => break,
+            Some(message) = cancels.next() => call_off(&context, &message),
             // Granted before the leader heard that we drain: hand it back.
             Some(message) = grants.next() => hand_back(&context, &deliveries, &message),
             _ = announce.tick() => say(&context, true).await,
@@ -97,6 +105,13 @@ fn accept(
 fn hand_back(context: &Arc<Context>, deliveries: &TaskTracker, message: &async_nats::Message) {
     let Some(grant) = parse(message) else { return };
     deliveries.spawn(delivery::hand_back(context.clone(), grant));
+}
+
+fn call_off(context: &Context, message: &async_nats::Message) {
+    match serde_json::from_slice::<CalledOff>(&message.payload) {
+        Ok(CalledOff { seq }) => context.in_hand.call_off(seq),
+        Err(error) => tracing::warn!(%error, "not a job that is called off"),
+    }
 }
 
 fn parse(message: &async_nats::Message) -> Option<Grant> {

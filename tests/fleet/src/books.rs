@@ -69,11 +69,14 @@ impl Books {
     /// Whether nothing is left to do: no submission, no job, no lease, and every record final.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        let open = [Phase::Queued, Phase::Generating, Phase::Retrying];
+        // Accepted is also said of those that share another job's outcome, for good.
+        let mut open = Phase::ALL
+            .into_iter()
+            .filter(|phase| !phase.is_final() && *phase != Phase::Accepted);
         self.submitted == 0
             && self.queued == 0
             && self.leases == 0
-            && open.iter().all(|&phase| self.in_phase(phase) == 0)
+            && open.all(|phase| self.in_phase(phase) == 0)
     }
 }
 

@@ -410,7 +410,13 @@ impl Book {
                 let finding = Finding::new(line, Some(key), FindingKind::Cancelled, message);
                 self.findings.add(finding);
             }
-            Phase::Queued | Phase::Generating | Phase::Retrying => {
+            Phase::Accepted
+            | Phase::Queued
+            | Phase::Generating
+            | Phase::Refining
+            | Phase::Retrying
+            | Phase::Deferred
+            | Phase::NeedsDecision => {
                 unreachable!("only records of ended jobs are settled")
             }
         }

@@ -4,4 +4,5 @@
 
 mod commands;
 mod submit;
+mod tenants;
 mod world;

@@ -126,7 +126,7 @@ async fn end_at_once(server: &TestNats, count: usize) {
             "ok" => Phase::Done,
             "no" => Phase::Failed,
             "be" => Phase::Cancelled,
-            _ => Phase::Queued,
+            _ => Phase::Accepted,
         };
         let mut ended = record(&tenant, &id, phase);
         match phase {
@@ -142,8 +142,8 @@ async fn end_at_once(server: &TestNats, count: usize) {
                 let failure = Failure::new(DeadReason::InvalidJob, "kind is missing");
                 ended.failure = Some(failure.fix("say what sort of work it is"));
             }
-            Phase::Queued => ended.same_as = Some("ok-1".to_owned()),
-            Phase::Cancelled | Phase::Generating | Phase::Retrying => {}
+            Phase::Accepted => ended.same_as = Some("ok-1".to_owned()),
+            _ => {}
         }
         save(&server.nats, &ended).await;
     })

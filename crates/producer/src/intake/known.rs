@@ -45,7 +45,7 @@ pub fn next(holder: &KeyHolder, record: Option<&JobRecord>) -> Next {
 /// it. The record of a job is never replaced.
 #[must_use]
 pub fn has_no_job(record: &JobRecord) -> bool {
-    let is_pointer = record.phase == Phase::Queued && record.same_as.is_some();
+    let is_pointer = record.phase == Phase::Accepted && record.same_as.is_some();
     is_pointer || is_refused_at_the_door(record)
 }
 
@@ -80,7 +80,7 @@ mod tests {
         use Next::{Already, Publish, SameAs};
         let other = || Other(id("b"));
         let pointer = |owner: &str| {
-            let mut record = record(Phase::Queued, None);
+            let mut record = record(Phase::Accepted, None);
             record.same_as = Some(owner.to_owned());
             record
         };

@@ -129,9 +129,7 @@ impl Intake {
                 .describing(&job.kind, priority, &job.model);
         match self.headers(arrival, &job, id, trace, now_ms) {
             Ok(mut headers) => {
-                let chosen = fallback::choose(&self.catalog, &self.kinds, &job);
-                headers.fallback = chosen.header;
-                record.fallback = chosen.record;
+                headers.fallback = fallback::choose(&self.catalog, &self.kinds, &job, &mut record);
                 Decision::Accept(Box::new(Accept {
                     tenant: tenant.clone(),
                     priority,
@@ -198,6 +196,7 @@ impl Intake {
             fallback: None,
             claim: arrival.claim_name().map(str::to_owned),
             redrive: arrival.redrive.clone(),
+            parent: None,
             traceparent: Some(trace.traceparent().to_owned()),
             tracestate: trace.tracestate().map(str::to_owned),
         })

@@ -115,7 +115,7 @@ fn an_accepted_job_says_everything_in_its_headers() {
             "tracestate: vendor=1",
         ]
     );
-    let record = String::from_utf8(accept.record.to_json()).unwrap();
+    let record = String::from_utf8(accept.record.to_json(&Namespace::default())).unwrap();
     assert_eq!(
         record,
         r#"{"tenant":"acme","job":"a-1","phase":"queued","kind":"tagging","priority":"critical","model":"claude-haiku-4-5-20251001","attempts":0,"deliveries":0,"ambiguous":0,"accepted_ms":1700000000000}"#

@@ -7,10 +7,10 @@ use fairlane_claude::CallReport;
 use fairlane_core::Millis;
 use fairlane_core::attempt::{Cause, Decision, Hold, Retry};
 use fairlane_core::failure::{Reason, classify};
-use fairlane_nats::Original;
+use fairlane_nats::{Original, StoredMessage};
 use fairlane_runtime::metrics::Outcome;
 use fairlane_wire::lease::{DeliveryOutcome, Settlement};
-use fairlane_wire::{DeadReason, Failure, JobRecord, Letter, Phase};
+use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, Letter, Phase};
 
 use super::fallback::refused_by_fallback;
 use super::{Call, Delivery, End, Job, Saved, TURNS_MAX, Task, now_ms};
@@ -77,8 +77,9 @@ impl Delivery {
             headers,
             mut record,
             revision,
-            ..
+            message,
         } = task.job;
+        let seq = message.seq;
         record.phase = Phase::Done;
         record.attempts += 1;
         record.model_used.clone_from(&call.report.model);
@@ -97,7 +98,10 @@ impl Delivery {
                 self.context.metrics.job_ended(Outcome::Done);
                 DeliveryOutcome::Done
             }
-            Saved::Theirs => DeliveryOutcome::Gone,
+            Saved::Theirs => {
+                self.add_to_called_off(seq, &headers, &call).await;
+                DeliveryOutcome::Gone
+            }
             Saved::Not => return,
         };
         self.clear(outcome, Some(&call)).await;
@@ -147,7 +151,7 @@ impl Delivery {
         record.model_used = call.as_ref().and_then(|call| call.report.model.clone());
         record.failure = Some(failure.clone());
         let tenant = &self.credit().tenant;
-        let letter = Letter::of_job(tenant, &headers, &record, failure.clone(), now_ms())
+        let letter = Letter::of_job(tenant, &headers, &record, failure, now_ms())
             .read_from(&message.subject, message.seq);
         // By now somebody else may have the job, and an answer to it: then it needs no letter.
         if !self.is_still_ours().await {
@@ -156,7 +160,57 @@ impl Delivery {
             }
             return;
         }
-        // The letter first: a job that is gone must be found somewhere.
+        // The record decides whether this is the outcome. Until the letter is there as well, the job
+        // stays, and whoever gets it next writes the letter.
+        let (saved, ()) = tokio::join!(self.save(record, revision, &headers), async {
+            if let Some(call) = &call {
+                self.book(&headers, call).await;
+            }
+        });
+        match saved {
+            Saved::Ours => {}
+            Saved::Theirs => {
+                if let Some(call) = &call {
+                    self.add_to_called_off(message.seq, &headers, call).await;
+                }
+                return self.clear(DeliveryOutcome::Gone, call.as_ref()).await;
+            }
+            Saved::Not => return,
+        }
+        if self.send_letter(&message, &letter).await {
+            self.context.metrics.job_ended(Outcome::Dead);
+            self.clear(DeliveryOutcome::Dead, call.as_ref()).await;
+        }
+    }
+
+    /// Finishes what the delivery that stored the outcome could not: the letter, and the job in the
+    /// stream.
+    pub(super) async fn clean_up(
+        &mut self,
+        message: &StoredMessage,
+        headers: &JobHeaders,
+        record: &JobRecord,
+    ) {
+        tracing::info!(
+            seq = message.seq,
+            phase = record.phase.as_str(),
+            "a job is over"
+        );
+        if let Some(failure) = &record.failure {
+            let tenant = &self.credit().tenant;
+            let at = record.finished_ms.unwrap_or_else(now_ms);
+            let letter = Letter::of_job(tenant, headers, record, failure.clone(), at)
+                .read_from(&message.subject, message.seq);
+            if !self.send_letter(message, &letter).await {
+                return;
+            }
+        }
+        self.clear(DeliveryOutcome::Gone, None).await;
+    }
+
+    /// Stores the dead letter of a job whose record says that it failed. False if the process must stop
+    /// first.
+    pub(super) async fn send_letter(&self, message: &StoredMessage, letter: &Letter) -> bool {
         let nats = &self.context.nats;
         let buried = self
             .repeat("write a dead letter", || async {
@@ -165,32 +219,16 @@ impl Delivery {
                     raw_headers: None,
                     body: message.payload.clone(),
                 };
-                let buried = nats.bury(&letter, original).await;
+                let buried = nats.bury(letter, original).await;
                 buried.map_err(|error| error.to_string())
             })
             .await;
-        if buried.is_none() {
-            return;
-        }
         tracing::info!(
-            reason = failure.reason.as_str(),
-            message = failure.message,
+            reason = letter.failure.reason.as_str(),
+            message = letter.failure.message,
             "dead letter"
         );
-        let (saved, ()) = tokio::join!(self.save(record, revision, &headers), async {
-            if let Some(call) = &call {
-                self.book(&headers, call).await;
-            }
-        });
-        let outcome = match saved {
-            Saved::Ours => {
-                self.context.metrics.job_ended(Outcome::Dead);
-                DeliveryOutcome::Dead
-            }
-            Saved::Theirs => DeliveryOutcome::Gone,
-            Saved::Not => return,
-        };
-        self.clear(outcome, call.as_ref()).await;
+        buried.is_some()
     }
 
     pub(super) async fn retry(&mut self, task: Task, call: Call, retry: Retry) {
@@ -198,7 +236,7 @@ impl Delivery {
             headers,
             mut record,
             revision,
-            ..
+            message,
         } = task.job;
         let now = now_ms();
         let until_ms = now + retry.after_ms;
@@ -221,12 +259,36 @@ impl Delivery {
         );
         match saved {
             Saved::Ours => {}
-            Saved::Theirs => return self.clear(DeliveryOutcome::Gone, Some(&call)).await,
+            Saved::Theirs => {
+                self.add_to_called_off(message.seq, &headers, &call).await;
+                return self.clear(DeliveryOutcome::Gone, Some(&call)).await;
+            }
             Saved::Not => return,
         }
         let settlement = self.settlement(DeliveryOutcome::Retry, Some(&call), retry.hold);
         let wait = Duration::from_millis(retry.after_ms);
         self.end(&settlement, End::Park { until_ms, wait }).await;
+    }
+
+    /// The job ended by another's word, and its call was given up: what it used is charged and booked.
+    pub(super) async fn called_off(&mut self, task: &Task, report: CallReport) {
+        let (verdict, cost) = (classify(&report.ending), self.cost(task, &report));
+        let call = Call {
+            report,
+            verdict,
+            cost,
+        };
+        tracing::info!(
+            output_tokens = call.report.usage.output,
+            "gave up the call of a job that was called off"
+        );
+        self.measure(task, &call);
+        let headers = &task.job.headers;
+        tokio::join!(
+            self.book(headers, &call),
+            self.add_to_called_off(task.job.message.seq, headers, &call),
+        );
+        self.clear(DeliveryOutcome::Gone, Some(&call)).await;
     }
 
     /// The lease went away under the call: somebody else has the job now. Only the books are ours.

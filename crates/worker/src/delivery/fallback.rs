@@ -6,7 +6,8 @@ use std::time::Duration;
 use fairlane_core::Millis;
 use fairlane_core::failure::{Class, Reason};
 use fairlane_wire::lease::DeliveryOutcome;
-use fairlane_wire::{FallbackRecord, Phase, Submission, fallback};
+use fairlane_wire::record::FallbackUse;
+use fairlane_wire::{Phase, Submission, fallback};
 
 use super::{Call, Delivery, End, Job, Saved, Task, now_ms};
 use crate::request::Plan;
@@ -25,11 +26,7 @@ impl Delivery {
         let raised = job.record.max_tokens_raised;
         let plan = Plan::new(catalog, submission, &self.credit().model, raised)
             .map_err(|why| fallback::barred(&why))?;
-        let barred = job
-            .record
-            .fallback
-            .as_ref()
-            .and_then(|fallback| fallback.barred.clone());
+        let barred = job.record.no_fallback.clone();
         match barred {
             Some(why) if plan.is_fallback() => Err(why),
             Some(_) | None => Ok(plan),
@@ -38,24 +35,9 @@ impl Delivery {
 
     /// Notes which model is asked, and why, before it is.
     pub(super) fn note_fallback(&self, task: &mut Task) {
-        if !task.plan.is_fallback() {
-            return;
-        }
-        let record = &mut task.job.record;
-        let because = record
-            .retry_reason
-            .clone()
-            .filter(|reason| reason.starts_with(Reason::Overloaded.as_str()))
-            .unwrap_or_else(|| {
-                format!(
-                    "overloaded: too many calls of {} fail",
-                    task.submission.model
-                )
-            });
-        record.fallback = Some(FallbackRecord {
-            model: Some(task.plan.model.to_string()),
-            barred: None,
-            used_because: Some(because),
+        task.job.record.fallback = task.plan.is_fallback().then(|| FallbackUse {
+            model: task.plan.model.to_string(),
+            why: Reason::Overloaded.as_str().to_owned(),
         });
     }
 
@@ -74,10 +56,9 @@ impl Delivery {
         record.retry_at_ms = Some(until_ms);
         record.retry_reason = Some(why.clone());
         record.failure = None;
-        record.fallback = Some(FallbackRecord {
-            barred: Some(why),
-            ..FallbackRecord::default()
-        });
+        record.fallback = None;
+        record.fallback_to = None;
+        record.no_fallback = Some(why);
         let (saved, ()) = tokio::join!(self.save(record, revision, &headers), async {
             if let Some(call) = &call {
                 self.book(&headers, call).await;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use fairlane_core::failure::{Cancelled, Ending, Paid};
 use fairlane_nats::{Revision, Slot, WriteError};
 use fairlane_runtime::metrics::Priority as Label;
-use fairlane_wire::{JobHeaders, JobRecord};
+use fairlane_wire::{JobHeaders, JobRecord, Phase};
 
 use super::end::REPEAT_AFTER;
 use super::{Call, Delivery, Saved, Task, now_ms};
@@ -15,6 +15,15 @@ use crate::lease::LeaseError;
 
 /// Repetitions come no more seldom than this.
 const REPEAT_AFTER_MAX: Duration = Duration::from_secs(5);
+
+/// Whether `found` settles what `record` is about: the job has an outcome, or made way for another one
+/// under its id.
+fn is_settled(found: &JobRecord, record: &JobRecord) -> bool {
+    found.phase.is_final()
+        || found
+            .sequence
+            .is_some_and(|seq| record.sequence != Some(seq))
+}
 
 impl Delivery {
     /// Renews the lease before something that cannot be taken back. False if it is lost, or if the
@@ -35,7 +44,8 @@ impl Delivery {
         }
     }
 
-    /// Saves the record over whatever is not final.
+    /// Saves the record. An outcome goes over everything but another outcome, anything else only
+    /// forwards.
     pub(super) async fn save(
         &self,
         record: JobRecord,
@@ -64,7 +74,14 @@ impl Delivery {
                 Ok(Slot {
                     record: Some(found),
                     ..
-                }) if found.phase.is_final() => return Saved::Theirs,
+                }) if is_settled(&found, &record) => return Saved::Theirs,
+                Ok(Slot {
+                    record: Some(found),
+                    ..
+                }) if !record.phase.is_final() && !record.may_follow(&found) => {
+                    // Another worker has the job now.
+                    return Saved::Not;
+                }
                 Ok(slot) => expected = slot.revision,
                 Err(error) => {
                     tracing::warn!(job = %headers.job, %error, "cannot read a record");
@@ -74,6 +91,27 @@ impl Delivery {
                 }
             }
         }
+    }
+
+    /// Adds what a call used to the record of the job that was called off under it.
+    pub(super) async fn add_to_called_off(&self, seq: u64, headers: &JobHeaders, call: &Call) {
+        let (records, credit) = (&self.context.records, self.credit());
+        self.repeat("book a call on a job that was called off", || async {
+            let slot = records
+                .get(&credit.tenant, &headers.job)
+                .await
+                .map_err(|error| error.to_string())?;
+            let Some(mut record) = slot.record else {
+                return Ok(());
+            };
+            if record.phase != Phase::Cancelled || record.sequence != Some(seq) {
+                return Ok(());
+            }
+            books::add_usage(&mut record, &call.report.usage, call.cost);
+            let saved = records.save(&record, slot.revision).await;
+            saved.map(|_| ()).map_err(|error| error.to_string())
+        })
+        .await;
     }
 
     /// Books the call, unless nothing was sent.

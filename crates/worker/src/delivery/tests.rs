@@ -79,6 +79,7 @@ impl World {
             context,
             lease: lease.unwrap(),
             stop: CancellationToken::new(),
+            off: CancellationToken::new(),
         };
         Self {
             server,
@@ -91,7 +92,7 @@ impl World {
     fn slot(record: Option<JobRecord>) -> Slot {
         Slot {
             record,
-            revision: Revision::ABSENT,
+            ..Slot::EMPTY
         }
     }
 
