@@ -30,6 +30,8 @@ pub struct Setup {
     pub sim: SimConfig,
     /// Settings beside the usual ones, as `section.key` and value.
     pub settings: Vec<(&'static str, String)>,
+    /// What stands in the configuration file, for keys with dots in them.
+    pub config: &'static str,
 }
 
 impl Default for Setup {
@@ -40,6 +42,7 @@ impl Default for Setup {
             workers: 1,
             sim: SimConfig::instant(),
             settings: Vec::new(),
+            config: "",
         }
     }
 }
@@ -76,6 +79,7 @@ impl Fleet {
             dir: tempfile::tempdir().expect("a directory for logs"),
             program: program.into(),
         };
+        std::fs::write(fleet.config(), setup.config).expect("a configuration file");
         for _ in 0..setup.producers {
             let producer = fleet.spawn("producer");
             fleet.producers.push(producer);
@@ -97,7 +101,18 @@ impl Fleet {
     /// Starts a process of a role; the caller keeps it.
     #[must_use]
     pub fn spawn(&self, role: &'static str) -> Process {
-        Process::spawn(&self.program, &[role], &self.environment(), self.dir.path())
+        let config = self.config();
+        let arguments = [role, "--config", config.to_str().expect("a plain path")];
+        Process::spawn(
+            &self.program,
+            &arguments,
+            &self.environment(),
+            self.dir.path(),
+        )
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.path().join("fairlane.toml")
     }
 
     /// Runs a command of the program to its end.
