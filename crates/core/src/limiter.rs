@@ -9,8 +9,8 @@
 //!
 //! What an answer's headers say remains is an upper bound, as of when they came: since then the
 //! bucket was refilled, and we have taken from it. Where the bound is below what we thought, somebody
-//! else uses the same key. What they took in the last minute tells how much they take between two
-//! sightings, and that much is left in the bucket for them.
+//! else uses the same key. What they took in the last minute tells what they will have taken since
+//! the last sighting, and that much is left in the bucket for them.
 
 use crate::Millis;
 use crate::job::Tokens;
@@ -41,21 +41,22 @@ pub struct Bucket {
     /// What we took out, in tokens, by the time we did.
     taken: Recent<TAKEN_SLOTS>,
     /// What was gone that we did not take, in tokens, by the time we saw it.
-    missing: Recent<6>,
-    /// Mean age of what answers say, when we read it.
-    lag: Millis,
+    missing: Recent<7>,
+    /// The upstream says what remains to so many tokens.
+    grain: i64,
+    /// As of when we know what remains.
+    seen_at: Millis,
 }
 
 /// Stretches of time that takings are counted in: a quarter of a second each, a minute in all.
 const TAKEN_SLOTS: usize = 240;
 const TAKEN_SLOT: Millis = 250;
 
-/// What others took is counted for a minute.
+/// What others took is counted for the stretch we are in and the six before, a minute at least.
 const MISSING_SLOT: Millis = 10_000;
 
-/// Differences below this part of the limit are rounding: the upstream says what remains to the
-/// nearest thousand of tokens.
-const MISSING_MIN_PART: i64 = 50;
+/// What remains of tokens is said to the nearest thousand.
+const TOKEN_GRAIN: i64 = 1_000;
 
 impl Bucket {
     /// A bucket of `per_minute` that holds a sixth of it, ten seconds' worth: we do not know
@@ -71,7 +72,8 @@ impl Bucket {
             at: now,
             taken: Recent::new(TAKEN_SLOT),
             missing: Recent::new(MISSING_SLOT),
-            lag: 0,
+            grain: 1,
+            seen_at: now,
         }
     }
 
@@ -148,7 +150,7 @@ impl Bucket {
             .clamp(1, i64::MAX / PER_TOKEN / 4);
         self.per_minute = limit;
         self.level = self.level.min(limit * PER_TOKEN);
-        self.lag = (self.lag * 7 + age) / 8;
+        self.seen_at = self.seen_at.max(at.min(now));
         let Some(taken) = self.taken.since(at, now) else {
             return;
         };
@@ -161,7 +163,7 @@ impl Bucket {
             return;
         }
         self.level = bound;
-        if gap > limit / MISSING_MIN_PART {
+        if gap >= self.grain {
             self.missing.add(gap.unsigned_abs(), now);
         }
     }
@@ -172,11 +174,22 @@ impl Bucket {
         self.missing.total(self.at)
     }
 
-    /// What others will have taken before we see it: at most half of the bucket.
+    /// What others will have taken since we knew what remains: at most half of the bucket.
     fn others(&self) -> u64 {
         let per_minute = self.missing();
-        let half = self.per_minute.unsigned_abs() / 2;
-        (per_minute.saturating_mul(self.lag) / 60_000).min(half)
+        if per_minute == 0 {
+            return 0;
+        }
+        let unseen = self.at.saturating_sub(self.seen_at);
+        let taken = per_minute.saturating_mul(unseen).div_ceil(60_000);
+        // And what the last sighting was not exact by.
+        let others = taken.saturating_add(self.grain.unsigned_abs());
+        others.min(self.per_minute.unsigned_abs() / 2)
+    }
+
+    /// The upstream says what remains to so many tokens.
+    fn with_grain(self, grain: i64) -> Self {
+        Self { grain, ..self }
     }
 
     /// A bucket of `per_minute` that held `tokens` at `at`; negative when overdrawn.
@@ -244,8 +257,8 @@ impl PoolLimits {
     pub fn new(limits: Limits, now: Millis) -> Self {
         Self {
             requests: Bucket::new(limits.requests, now),
-            input: Bucket::new(limits.input_tokens, now),
-            output: Bucket::new(limits.output_tokens, now),
+            input: Bucket::new(limits.input_tokens, now).with_grain(TOKEN_GRAIN),
+            output: Bucket::new(limits.output_tokens, now).with_grain(TOKEN_GRAIN),
             paused_until: 0,
             was_paused: false,
             ramp_from: None,
@@ -311,8 +324,8 @@ impl PoolLimits {
     pub fn restored(limits: Limits, left: [i64; 3], paused_until: Millis, at: Millis) -> Self {
         Self {
             requests: Bucket::restored(limits.requests, left[0], at),
-            input: Bucket::restored(limits.input_tokens, left[1], at),
-            output: Bucket::restored(limits.output_tokens, left[2], at),
+            input: Bucket::restored(limits.input_tokens, left[1], at).with_grain(TOKEN_GRAIN),
+            output: Bucket::restored(limits.output_tokens, left[2], at).with_grain(TOKEN_GRAIN),
             paused_until,
             was_paused: paused_until > at,
             ramp_from: None,
@@ -401,6 +414,8 @@ impl PoolLimits {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
     const NOTHING: [u64; 3] = [0; 3];
@@ -513,6 +528,73 @@ mod tests {
         );
         pool.observe(seen(1_200, 3), 0);
         assert_eq!(pool.requests.tokens(), 3);
+    }
+
+    /// A pool of one request a second whose owner takes whatever it has, and an upstream that sees
+    /// `foreign` requests of somebody else, one in so many milliseconds. Answers are read `lag` after
+    /// their headers came. Returns refusals and requests in the last of ten minutes.
+    fn beside(foreign: Option<Millis>, lag: Millis) -> (u32, u32) {
+        let limits = Limits {
+            requests: 60,
+            input_tokens: 1_000_000,
+            output_tokens: 1_000_000,
+        };
+        let (mut pool, mut upstream) = (PoolLimits::new(limits, 0), Bucket::new(60, 0));
+        let mut answers: VecDeque<(Millis, u64, bool)> = VecDeque::new();
+        let (mut refused, mut sent) = (0, 0);
+        for now in 0..600_000 {
+            upstream.refill(now);
+            if foreign.is_some_and(|every| now % every == 0) && upstream.fits(1) {
+                upstream.take(1);
+            }
+            while answers.front().is_some_and(|&(at, ..)| at + lag <= now) {
+                let (at, remaining, is_refused) = answers.pop_front().unwrap();
+                if is_refused {
+                    pool.settle(Tokens::default(), None);
+                }
+                let requests = Some(Observed {
+                    limit: 60,
+                    remaining,
+                });
+                let seen = Observation {
+                    at,
+                    requests,
+                    ..Observation::default()
+                };
+                pool.observe(seen, now);
+            }
+            if pool.room(Tokens::default(), NOTHING, now).is_ok() {
+                pool.reserve(Tokens::default(), now);
+                let is_refused = !upstream.fits(1);
+                if !is_refused {
+                    upstream.take(1);
+                }
+                if now >= 60_000 {
+                    refused += u32::from(is_refused);
+                }
+                sent += u32::from(now >= 540_000);
+                let remaining = upstream.tokens().max(0).unsigned_abs();
+                answers.push_back((now, remaining, is_refused));
+            }
+        }
+        (refused, sent)
+    }
+
+    #[test]
+    fn what_answers_say_late_takes_nothing_from_who_is_alone() {
+        for lag in [0, 1_000, 30_000] {
+            assert_eq!(beside(None, lag), (0, 60), "{lag}");
+        }
+    }
+
+    #[test]
+    fn somebody_else_with_the_same_key_is_noticed_and_left_their_part() {
+        // Who does not notice is refused once for each of the other's 180 calls.
+        for (lag, refusals) in [(0, 0), (5_000, 0), (10_000, 0), (20_000, 10)] {
+            let (refused, sent) = beside(Some(3_000), lag);
+            assert!(refused <= refusals, "{refused} at {lag}");
+            assert!((38..=41).contains(&sent), "two thirds: {sent} at {lag}");
+        }
     }
 
     #[test]

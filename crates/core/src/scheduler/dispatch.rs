@@ -95,7 +95,8 @@ impl Scheduler {
         let waiting = best.map(|best| best.is_some());
         let priority = self.slot_shares.next(waiting)?;
         let (_, pool, turn) = best[priority.index()]?;
-        if priority != Priority::Critical && free <= self.kept_slots() {
+        // Where critical work could run, the shares decide; slots are kept for what may yet come.
+        if !waiting[Priority::Critical.index()] && free <= self.kept_slots() {
             return None;
         }
         let cost = self.jobs[&turn.seq].run_in(pool).cost;

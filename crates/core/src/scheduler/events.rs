@@ -384,7 +384,8 @@ impl Scheduler {
                 .get(&credit.seq)
                 .map(|job| GateKey::Kind(job.tenant, job.kind.clone(), credit.model.clone())),
             (Scope::Concurrency, _) => {
-                let in_flight = u32::try_from(self.fleet.occupied()).unwrap_or(u32::MAX);
+                // The call itself has landed by now.
+                let in_flight = u32::try_from(self.fleet.occupied() + 1).unwrap_or(u32::MAX);
                 self.window.refused(credit.granted_at, in_flight, now);
                 if let Some(max) = self.window.max(now) {
                     self.effects

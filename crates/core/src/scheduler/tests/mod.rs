@@ -1,3 +1,7 @@
+mod refusals;
+mod spare;
+mod standing;
+
 use super::*;
 use crate::limiter::Observed;
 
@@ -26,6 +30,7 @@ struct World {
     scheduler: Scheduler,
     now: Millis,
     revision: u64,
+    notices: Vec<Notice>,
 }
 
 impl World {
@@ -38,6 +43,7 @@ impl World {
             scheduler,
             now: 0,
             revision: 0,
+            notices: Vec::new(),
         }
     }
 
@@ -70,13 +76,17 @@ impl World {
         let effects = self.scheduler.dispatch(self.now);
         let mut credits = Vec::new();
         for effect in effects {
-            if let Effect::Grant { credit, .. } = effect {
-                self.revision += 1;
-                self.event(Event::GrantStored {
-                    seq: credit.seq,
-                    revision: self.revision,
-                });
-                credits.push(credit);
+            match effect {
+                Effect::Grant { credit, .. } => {
+                    self.revision += 1;
+                    self.event(Event::GrantStored {
+                        seq: credit.seq,
+                        revision: self.revision,
+                    });
+                    credits.push(credit);
+                }
+                Effect::Notice(notice) => self.notices.push(notice),
+                Effect::PutAside { .. } => {}
             }
         }
         credits
@@ -98,6 +108,34 @@ impl World {
             seq: JobSeq(seq),
             revision: self.revision,
         });
+    }
+
+    /// A call that was turned away, for whatever reason; its job runs again at `until`.
+    fn turned_away(
+        &mut self,
+        credit: &Credit,
+        refused: Option<Refused>,
+        pause: Option<Pause>,
+        until: Millis,
+    ) {
+        self.revision += 1;
+        let settlement = Settlement {
+            credit: credit.clone(),
+            outcome: Outcome::Parked { until },
+            used: None,
+            observed: Observation::default(),
+            refused,
+            pause,
+            sample: (refused == Some(Refused::Overloaded)).then_some(Sample::Bad),
+        };
+        self.event(Event::Settled {
+            settlement,
+            revision: self.revision,
+        });
+    }
+
+    fn done(&mut self, credit: &Credit) {
+        self.settle(credit, Outcome::Finished, Some(credit.tokens));
     }
 
     fn settle(&mut self, credit: &Credit, outcome: Outcome, used: Option<Tokens>) {
