@@ -21,6 +21,7 @@ pub mod job;
 pub mod learn;
 pub mod limiter;
 pub mod models;
+pub mod pace;
 pub mod price;
 pub mod recent;
 pub mod scheduler;

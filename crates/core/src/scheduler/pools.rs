@@ -10,6 +10,7 @@ use crate::fairness::Lane;
 use crate::ids::{JobSeq, PoolId};
 use crate::job::{Cost, Priority, Tokens};
 use crate::limiter::{Limits, PoolLimits};
+use crate::pace::Pace;
 use crate::recent::Recent;
 
 /// A pool by number.
@@ -44,6 +45,7 @@ pub(super) struct Pools {
 struct Pool {
     name: PoolId,
     limits: PoolLimits,
+    pace: Pace,
     breaker: Breaker,
     /// The job that is out as the breaker's probe.
     probe: Option<JobSeq>,
@@ -78,6 +80,7 @@ impl Pools {
         self.pools.push(Pool {
             name: name.clone(),
             limits: PoolLimits::new(limits, now),
+            pace: Pace::new(),
             breaker: Breaker::new(breaker),
             probe: None,
             last_turn: 0,
@@ -127,8 +130,8 @@ impl Pools {
         self.pools[pool.0].probe = probe;
     }
 
-    /// Whether a call of `tokens` may start now and leave room for critical work if it has to;
-    /// otherwise when to ask again, or None if only an event can change it.
+    /// Whether a call of `tokens` may start now; it is paced and leaves room for critical work if it has
+    /// to. Otherwise when to ask again, or None if only an event can change it.
     pub(super) fn admits(
         &mut self,
         pool: PoolIx,
@@ -142,8 +145,15 @@ impl Pools {
             [0; 3]
         };
         let pool = &mut self.pools[pool.0];
+        let [requests, ..] = pool.limits.per_minute();
         match pool.breaker.gate(now) {
-            Gate::Closed | Gate::HalfOpen => pool.limits.room(tokens, spare, now).map_err(Some),
+            Gate::Closed | Gate::HalfOpen => {
+                pool.limits.room(tokens, spare, now).map_err(Some)?;
+                if keeps_reserve {
+                    pool.pace.ready(requests, now).map_err(Some)?;
+                }
+                Ok(())
+            }
             Gate::Open { until } => Err(Some(until)),
             Gate::Probing => Err(None),
         }
@@ -176,6 +186,8 @@ impl Pools {
         now: Millis,
     ) {
         let pool = &mut self.pools[pool.0];
+        let [requests, ..] = pool.limits.per_minute();
+        pool.pace.started(requests, now);
         let amount = u64::try_from(cost.0).unwrap_or(0);
         pool.granted[priority.index()].add(amount, now);
         if priority == Priority::Critical {

@@ -414,7 +414,7 @@ fn grants_stay_within_the_pool_and_go_on_when_it_refills() {
         ..config()
     });
     for seq in 1..=30 {
-        world.job(seq, Priority::Batch, "acme");
+        world.job(seq, Priority::Critical, "acme");
     }
     world.worker("w", 100);
     assert_eq!(world.grants().len(), 10, "a sixth of a minute's worth");
@@ -423,6 +423,33 @@ fn grants_stay_within_the_pool_and_go_on_when_it_refills() {
     assert_eq!(world.grants().len(), 0);
     world.now = 1_000;
     world.worker("w", 100);
+    assert_eq!(world.grants().len(), 1);
+}
+
+#[test]
+fn other_work_is_paced_and_what_has_gathered_stays_for_critical_work() {
+    let limits = Limits {
+        requests: 60,
+        input_tokens: 600_000,
+        output_tokens: 600_000,
+    };
+    let mut world = World::new(Config {
+        default_limits: limits,
+        ..config()
+    });
+    for seq in 1..=30 {
+        world.job(seq, Priority::Batch, "acme");
+    }
+    world.worker("w", 100);
+    assert_eq!(world.grants().len(), 3, "three seconds' worth");
+    assert_eq!(world.scheduler.next_deadline(), Some(1_000));
+    for seq in 31..=35 {
+        world.job(seq, Priority::Critical, "acme");
+    }
+    let credits = world.grants();
+    let critical = |credit: &&Credit| credit.priority == Priority::Critical;
+    assert_eq!(credits.iter().filter(critical).count(), 5, "all of them");
+    world.now = 1_000;
     assert_eq!(world.grants().len(), 1);
 }
 
