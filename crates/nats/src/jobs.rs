@@ -55,6 +55,10 @@ impl Jobs {
         Self { nats }
     }
 
+    pub(crate) fn nats(&self) -> &Nats {
+        &self.nats
+    }
+
     /// Sends a message to be stored. Two messages with the same `id` are stored once within the
     /// stream's duplicate window; ids are shared by all subjects of a stream, so they must name
     /// their tenant.

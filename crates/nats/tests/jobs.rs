@@ -138,3 +138,30 @@ async fn a_subject_without_a_stream_is_told_apart() {
         "{result:?}"
     );
 }
+
+#[tokio::test]
+async fn messages_are_counted_by_subject_across_pages() {
+    const TENANTS: u64 = 100_500;
+    let test = TestNats::start().await;
+    let jobs = test.nats.jobs();
+    assert_eq!(jobs.counts("FL_JOBS", ">").await.unwrap(), [].into());
+    let mut pending = std::collections::VecDeque::new();
+    for number in 0..=TENANTS {
+        let subject = format!("fl.jobs.batch.t{}", number.min(TENANTS - 1));
+        let sent = jobs.send(&subject, None, HeaderMap::new(), "".into()).await;
+        pending.push_back(sent.unwrap());
+        if pending.len() == 2_000 {
+            pending.pop_front().unwrap().wait().await.unwrap();
+        }
+    }
+    for write in pending {
+        write.wait().await.unwrap();
+    }
+    assert_eq!(jobs.count("FL_JOBS").await.unwrap(), TENANTS + 1);
+    let counts = jobs.counts("FL_JOBS", "fl.jobs.batch.*").await.unwrap();
+    assert_eq!(counts.len() as u64, TENANTS);
+    let last = format!("fl.jobs.batch.t{}", TENANTS - 1);
+    assert_eq!((counts["fl.jobs.batch.t0"], counts[&last]), (1, 2));
+    let none = jobs.counts("FL_JOBS", "fl.jobs.critical.*").await.unwrap();
+    assert_eq!(none, [].into());
+}

@@ -198,6 +198,15 @@ impl Namespace {
         format!("{}.jobs.{}.*", self.lower, priority.as_str())
     }
 
+    /// Priority of a job subject, whatever stands in the place of the tenant. None if it has none.
+    #[must_use]
+    pub fn job_priority(&self, subject: &str) -> Option<Priority> {
+        let lane = subject
+            .strip_prefix(self.lower.as_str())?
+            .strip_prefix(".jobs.")?;
+        Priority::parse(lane.split_once('.')?.0)
+    }
+
     /// Priority and tenant of a job subject. None if it is not one.
     #[must_use]
     pub fn parse_job_subject(&self, subject: &str) -> Option<(Priority, TenantId)> {

@@ -13,6 +13,7 @@ mod dispatch;
 mod events;
 mod fleet;
 mod gates;
+mod inspect;
 mod lanes;
 mod picture;
 mod pools;

@@ -12,6 +12,9 @@ mod ledger;
 mod notice;
 mod picture;
 mod policies;
+mod reconcile;
+#[cfg(test)]
+mod testing;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +37,7 @@ use crate::lead::Trust;
 use crate::options::Options;
 use grant::Granting;
 use picture::{Lanes, taken};
+use reconcile::{Answer, Reconcile};
 
 /// What a term needs.
 pub(crate) struct Shell {
@@ -83,6 +87,7 @@ struct Leader {
     lanes: Lanes,
     /// Read as soon as all jobs are known.
     ledger: Option<Index>,
+    reconcile: Reconcile,
     ready: async_nats::Subscriber,
     questions: async_nats::Subscriber,
     outcomes: FuturesUnordered<BoxFuture<'static, Event>>,
@@ -103,6 +108,7 @@ enum Woken {
     Jobs(Priority, Vec<IndexEvent>),
     Policies(Vec<watch::Event>),
     Ledger(Vec<IndexEvent>),
+    Reconcile(Answer),
     Ready(async_nats::Message),
     Question(async_nats::Message),
     Outcome(Event),
@@ -129,6 +135,7 @@ impl Leader {
             policies: nats.bucket(&nats.names.tenants_bucket()).watch(),
             lanes: Lanes::new(&nats),
             ledger: None,
+            reconcile: Reconcile::new(),
             ready: ready.context("cannot listen for workers")?,
             questions: questions.context("cannot listen for questions")?,
             outcomes: FuturesUnordered::new(),
@@ -174,6 +181,7 @@ impl Leader {
                     anyhow::bail!("the index of the ledger ended")
                 }
                 Woken::Ledger(events) => self.apply_ledger(events),
+                Woken::Reconcile(answer) => self.reconcile(answer),
                 Woken::Ready(message) => self.apply_ready(&message),
                 Woken::Question(message) => self.answer(&message).await,
                 Woken::Outcome(event) => self.apply(event),
@@ -203,12 +211,14 @@ impl Leader {
             Some(message) = self.ready.next() => Woken::Ready(message),
             Some(message) = self.questions.next() => Woken::Question(message),
             Some(event) = self.outcomes.next() => Woken::Outcome(event),
+            // Before what may always have more to read.
+            _ = gauges.tick() => Woken::Gauges,
             _ = self.leases.next_many(&mut leases, BATCH) => Woken::Leases(leases),
             _ = self.policies.next_many(&mut policies, BATCH) => Woken::Policies(policies),
             (priority, events) = self.lanes.next() => Woken::Jobs(priority, events),
             events = taken(&mut self.ledger) => Woken::Ledger(events),
+            answer = self.reconcile.next() => Woken::Reconcile(answer),
             books = saved(&mut self.saving) => Woken::Saved(books),
-            _ = gauges.tick() => Woken::Gauges,
             () = wait_until(deadline) => Woken::Deadline,
             Ok(()) = self.shell.trust.changed(), if !trusted => Woken::Deadline,
         }

@@ -17,6 +17,8 @@ pub(super) struct Lanes {
     nats: Nats,
     indexes: [Option<Index>; 3],
     complete: [bool; 3],
+    /// Highest sequence that was shown of each priority.
+    shown: [u64; 3],
 }
 
 impl Lanes {
@@ -25,6 +27,7 @@ impl Lanes {
             nats: nats.clone(),
             indexes: [None, None, None],
             complete: [false; 3],
+            shown: [0; 3],
         }
     }
 
@@ -45,6 +48,16 @@ impl Lanes {
             events = taken(standard) => (Priority::Standard, events),
             events = taken(batch) => (Priority::Batch, events),
         }
+    }
+
+    /// Highest sequence of `priority` that was shown: what is missing up to there was missed.
+    pub(super) fn shown(&self, priority: Priority) -> u64 {
+        self.shown[priority.index()]
+    }
+
+    /// Whether every job that was there when the term began is known.
+    pub(super) fn are_complete(&self) -> bool {
+        self.complete.iter().all(|&complete| complete)
     }
 
     /// Notes that all jobs of `priority` are known, and goes on to the next one. False if that was
@@ -105,12 +118,10 @@ impl Leader {
     ) -> anyhow::Result<()> {
         for event in events {
             match event {
-                IndexEvent::Item(item) => match convert::job(&self.shell.nats.names, &item) {
-                    Ok(job) => self.apply(Event::Job(job)),
-                    Err(error) => {
-                        tracing::warn!(seq = item.seq, subject = item.subject, error, "not a job");
-                    }
-                },
+                IndexEvent::Item(item) => {
+                    self.lanes.shown[priority.index()] = item.seq;
+                    self.job(&item);
+                }
                 IndexEvent::Current => self.complete(priority),
                 IndexEvent::Stale => {}
                 IndexEvent::Reset => anyhow::bail!("the job stream was deleted and made anew"),
