@@ -140,8 +140,8 @@ fn a_pause_is_no_reason_to_run_elsewhere() {
 #[test]
 fn a_critical_job_finds_room_in_a_bucket_that_other_work_has_emptied() {
     let limits = Limits {
-        requests: 60,
-        input_tokens: 1_000_000,
+        requests: 1_000_000,
+        input_tokens: 60 * 500,
         output_tokens: 1_000_000,
     };
     let mut world = World::new(Config {
