@@ -36,6 +36,8 @@ const PAUSE_DEFAULT: RetryAfter = RetryAfter::from_secs(15);
 const SPEND_PROBE_INTERVAL_MS: u64 = 3_600_000;
 /// A fault in the set-up ends when somebody mends it.
 const FAULT_PROBE_INTERVAL_MS: u64 = 60_000;
+/// A key that was refused is replaced by a file, which takes effect without anybody saying so.
+const KEY_PROBE_INTERVAL_MS: u64 = 8_000;
 
 /// Decides what follows from a call's end. Total: every ending has a verdict.
 #[must_use]
@@ -308,12 +310,8 @@ impl Verdict {
             ..base(class, Next::Wait, false, Health::NoSample)
         };
         let limited = |scope| wait(Class::Transient, scope, Until::For(PAUSE_DEFAULT));
-        let fault = |scope| {
-            let until = Until::Probe {
-                interval_ms: FAULT_PROBE_INTERVAL_MS,
-            };
-            wait(Class::ConfigFault, scope, until)
-        };
+        let fault =
+            |scope, interval_ms| wait(Class::ConfigFault, scope, Until::Probe { interval_ms });
         let closing =
             |scope, interval_ms| wait(Class::PoolClosing, scope, Until::Probe { interval_ms });
 
@@ -337,11 +335,12 @@ impl Verdict {
             | Reason::CreditExhausted
             | Reason::Billing
             | Reason::AccountOnHold => closing(Scope::Account, SPEND_PROBE_INTERVAL_MS),
-            Reason::Authentication | Reason::Endpoint | Reason::EncryptionKey => {
-                fault(Scope::Account)
+            Reason::Authentication => fault(Scope::Account, KEY_PROBE_INTERVAL_MS),
+            Reason::Endpoint | Reason::EncryptionKey => {
+                fault(Scope::Account, FAULT_PROBE_INTERVAL_MS)
             }
-            Reason::Permission => fault(Scope::Kind),
-            Reason::ModelUnavailable => fault(Scope::Model),
+            Reason::Permission => fault(Scope::Kind, FAULT_PROBE_INTERVAL_MS),
+            Reason::ModelUnavailable => fault(Scope::Model, FAULT_PROBE_INTERVAL_MS),
             // No pause, even when a time is given: the breaker decides for the model, and it needs samples.
             Reason::Overloaded | Reason::UpstreamError | Reason::UpstreamTimeout => {
                 transient(Health::UpstreamBad)
