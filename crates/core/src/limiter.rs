@@ -95,6 +95,13 @@ impl Bucket {
         self.level = self.level.min(self.per_minute * 500);
     }
 
+    /// Keeps no more than half a second's worth, or one: what gathers while something else holds the
+    /// pool back would all come at once.
+    fn gather_no_more(&mut self) {
+        let most = (self.per_minute * 500).max(PER_TOKEN);
+        self.level = self.level.min(most);
+    }
+
     /// Takes back half of what the time from `from` to `to` has refilled.
     fn halve(&mut self, from: Millis, to: Millis) {
         let passed = i64::try_from(to.saturating_sub(from))
@@ -284,6 +291,9 @@ impl PoolLimits {
                 let from = last.clamp(from, to);
                 bucket.halve(from, now.clamp(from, to));
             }
+        }
+        if ramp.is_some_and(|(_, to)| now < to) {
+            self.requests.gather_no_more();
         }
     }
 
@@ -637,6 +647,31 @@ mod tests {
             (99..=101).contains(&started(26_000, 27_000)),
             "then the whole"
         );
+    }
+
+    #[test]
+    fn requests_do_not_pile_up_while_tokens_hold_back_the_ramp() {
+        let limits = Limits {
+            requests: 6_000,
+            input_tokens: 60_000,
+            output_tokens: 600_000_000,
+        };
+        let mut pool = PoolLimits::new(limits, 0);
+        pool.pause(16_000);
+        let large = Tokens {
+            input: 4_000,
+            output: 0,
+        };
+        // Half a second's worth, and seven seconds at half the rate.
+        assert_eq!(pool.room(large, NOTHING, 16_000), Err(19_500));
+        let fits = (16_000..26_000).find(|&now| pool.room(large, NOTHING, now).is_ok());
+        assert_eq!(fits, Some(23_000));
+        let mut count = 0;
+        while pool.room(Tokens::default(), NOTHING, 23_000).is_ok() {
+            pool.reserve(Tokens::default(), 23_000);
+            count += 1;
+        }
+        assert_eq!(count, 50, "half a second of 100 a second");
     }
 
     #[test]
