@@ -9,8 +9,8 @@
 //!
 //! What an answer's headers say remains is an upper bound, as of when they came: since then the
 //! bucket was refilled, and we have taken from it. Where the bound is below what we thought, somebody
-//! else uses the same key. What they took in the last minute tells what they will have taken since
-//! the last sighting, and that much is left in the bucket for them.
+//! else uses the same key. What they took in the last minute, a single grab left out, tells what they
+//! will have taken since the last sighting, and that much is left in the bucket for them.
 
 use crate::Millis;
 use crate::job::Tokens;
@@ -41,7 +41,7 @@ pub struct Bucket {
     /// What we took out, in tokens, by the time we did.
     taken: Recent<TAKEN_SLOTS>,
     /// What was gone that we did not take, in tokens, by the time we saw it.
-    missing: Recent<7>,
+    missing: Recent<8>,
     /// The upstream says what remains to so many tokens.
     grain: i64,
     /// As of when we know what remains.
@@ -52,8 +52,12 @@ pub struct Bucket {
 const TAKEN_SLOTS: usize = 240;
 const TAKEN_SLOT: Millis = 250;
 
-/// What others took is counted for the stretch we are in and the six before, a minute at least.
+/// What others took is counted for eight stretches of time: a minute at least, even where the one with
+/// the most is left out.
 const MISSING_SLOT: Millis = 10_000;
+
+/// Without an answer for longer, somebody has to go and see.
+const UNSEEN_MAX: Millis = 30_000;
 
 /// What remains of tokens is said to the nearest thousand.
 const TOKEN_GRAIN: i64 = 1_000;
@@ -175,7 +179,7 @@ impl Bucket {
         }
     }
 
-    /// Tokens that somebody else took in the last minute.
+    /// Tokens that somebody else took in the last minute or so.
     #[must_use]
     pub fn missing(&self) -> u64 {
         self.missing.total(self.at)
@@ -183,11 +187,11 @@ impl Bucket {
 
     /// What others will have taken since we knew what remains: at most half of the bucket.
     fn others(&self) -> u64 {
-        let per_minute = self.missing();
+        let per_minute = self.missing.steady(self.at);
         if per_minute == 0 {
             return 0;
         }
-        let unseen = self.at.saturating_sub(self.seen_at);
+        let unseen = self.at.saturating_sub(self.seen_at).min(UNSEEN_MAX);
         let taken = per_minute.saturating_mul(unseen).div_ceil(60_000);
         // And what the last sighting was not exact by.
         let others = taken.saturating_add(self.grain.unsigned_abs());
@@ -386,7 +390,8 @@ impl PoolLimits {
         }
     }
 
-    /// Requests, input and output tokens that somebody else with the same key took in the last minute.
+    /// Requests, input and output tokens that somebody else with the same key took in the last minute or
+    /// so.
     #[must_use]
     pub fn missing(&self) -> [u64; 3] {
         [&self.requests, &self.input, &self.output].map(Bucket::missing)
@@ -600,7 +605,7 @@ mod tests {
     #[test]
     fn somebody_else_with_the_same_key_is_noticed_and_left_their_part() {
         // Who does not notice is refused once for each of the other's 180 calls.
-        for (lag, refusals) in [(0, 0), (5_000, 0), (10_000, 0), (20_000, 10)] {
+        for (lag, refusals) in [(0, 0), (5_000, 0), (10_000, 5), (20_000, 20)] {
             let (refused, sent) = beside(Some(3_000), lag);
             assert!(refused <= refusals, "{refused} at {lag}");
             assert!((38..=41).contains(&sent), "two thirds: {sent} at {lag}");

@@ -42,6 +42,16 @@ impl<const N: usize> Recent<N> {
         self.sum(oldest)
     }
 
+    /// Like [`Recent::total`], but for the stretch with the most: what comes all the time, not what
+    /// came once.
+    #[must_use]
+    pub fn steady(&self, now: Millis) -> u64 {
+        let from = self.kept_from(self.oldest(now));
+        let sums = (from..=self.newest).map(|slot| self.sums[index::<N>(slot)]);
+        let most = sums.max().unwrap_or(0);
+        self.total(now) - most
+    }
+
     /// What was added after the stretch of `at`. None if that is too long ago to be remembered.
     #[must_use]
     pub fn since(&self, at: Millis, now: Millis) -> Option<u64> {
@@ -54,10 +64,13 @@ impl<const N: usize> Recent<N> {
         (newest + 1).saturating_sub(N as u64)
     }
 
+    /// Nothing is kept of what is older than the newest stretch by `N`.
+    fn kept_from(&self, from: u64) -> u64 {
+        from.max((self.newest + 1).saturating_sub(N as u64))
+    }
+
     fn sum(&self, from: u64) -> u64 {
-        // Nothing is kept of what is older than the newest stretch by N.
-        let from = from.max((self.newest + 1).saturating_sub(N as u64));
-        (from..=self.newest)
+        (self.kept_from(from)..=self.newest)
             .map(|slot| self.sums[index::<N>(slot)])
             .fold(0, u64::saturating_add)
     }
@@ -94,6 +107,18 @@ mod tests {
         assert_eq!(recent.total(1_090_000), 0);
         recent.add(1, 9_000_000);
         assert_eq!(recent.total(9_000_000), 1);
+    }
+
+    #[test]
+    fn what_came_once_is_not_steady() {
+        let mut recent = Recent::<8>::new(10_000);
+        recent.add(1_000_000, 5_000);
+        assert_eq!(recent.steady(5_000), 0);
+        for at in [15_000, 25_000, 35_000] {
+            recent.add(10, at);
+        }
+        assert_eq!(recent.steady(35_000), 30);
+        assert_eq!(recent.steady(85_000), 20, "the million is forgotten");
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! read. So a leader that was overtaken cannot overwrite the books of the next one.
 
 use bytes::Bytes;
-use fairlane_core::breaker::Rules;
 use fairlane_core::failure::RetryAfter;
 use fairlane_core::scheduler::Snapshot;
 use fairlane_core::{Millis, Term};
@@ -14,6 +13,9 @@ use fairlane_wire::SnapshotRecord;
 
 /// How far the clocks of two schedulers may be apart.
 const SKEW_MAX: Millis = 60_000;
+
+/// The longest for which a breaker can be configured to stay open.
+const BREAKER_OPEN_MAX: Millis = 3_600_000;
 
 /// The stored books, as far as this term has written or read them.
 #[derive(Debug, Clone)]
@@ -146,7 +148,7 @@ fn judge(snapshot: &Snapshot, now: Millis) -> Result<(), Unbelievable> {
         check(
             "breaker_open_until_ms",
             state.breaker_open_until.unwrap_or(0),
-            Rules::default().open_for,
+            BREAKER_OPEN_MAX,
             &state.pool,
         )?;
     }
@@ -222,7 +224,7 @@ mod tests {
         for until in [NOW + 2 * MONTH, u64::MAX] {
             assert_eq!(field(books(NOW, until, None)), "paused_until_ms");
         }
-        for until in [NOW + 90_001, u64::MAX] {
+        for until in [NOW + BREAKER_OPEN_MAX + 1, u64::MAX] {
             assert_eq!(field(books(NOW, 0, Some(until))), "breaker_open_until_ms");
         }
     }

@@ -7,7 +7,7 @@ use fairlane_core::election::Times;
 use fairlane_core::limiter::Limits;
 use fairlane_core::scheduler::{Config, Policy};
 use fairlane_core::share::ShareRules;
-use fairlane_core::{Cost, CostWeights, PoolId, TenantId};
+use fairlane_core::{Cost, CostWeights, PoolId, TenantId, breaker, demotion};
 use fairlane_runtime::config::Settings;
 use fairlane_wire::Plan;
 
@@ -75,7 +75,10 @@ impl Options {
         Ok(Self {
             config: Config {
                 quantum: thousandths(scheduler.quantum).map_or(Cost::UNIT, Cost),
-                cost_weights: CostWeights::default(),
+                cost_weights: CostWeights {
+                    input: scheduler.cost.input,
+                    output: scheduler.cost.output,
+                },
                 shares: ShareRules {
                     weights: [
                         scheduler.weights.critical,
@@ -93,8 +96,18 @@ impl Options {
                 default_policy: default_policy(settings),
                 max_deliver: settings.worker.max_attempts + DELIVERY_SLACK,
                 worker_silence_max: WORKER_SILENCE_MAX_MS,
-                breaker: fairlane_core::breaker::Rules::default(),
-                demotion: fairlane_core::demotion::Rules::default(),
+                breaker: breaker::Rules {
+                    window: scheduler.breaker.window_ms,
+                    samples_min: scheduler.breaker.samples_min,
+                    failures_percent: scheduler.breaker.failures_percent,
+                    open_for: scheduler.breaker.open_ms,
+                },
+                demotion: demotion::Rules {
+                    throttles: scheduler.demotion.throttles as usize,
+                    window: scheduler.demotion.window_ms,
+                    budget_percent: scheduler.demotion.budget_percent,
+                    length: scheduler.demotion.length_ms,
+                },
             },
             times,
             unstarted_ttl: Duration::from_millis(scheduler.unstarted_ttl_ms),
@@ -189,6 +202,7 @@ fn policies(settings: &Settings) -> Result<BTreeMap<TenantId, Policy>, OptionsEr
 mod tests {
     use super::*;
     use fairlane_core::drr::Weight;
+    use fairlane_core::{breaker, demotion};
     use fairlane_runtime::config::{PoolLimits, Tenant};
 
     #[test]
@@ -197,6 +211,9 @@ mod tests {
         assert_eq!(options.config.quantum, Cost(5_000));
         assert_eq!(options.config.shares, ShareRules::default());
         assert_eq!(options.config.max_deliver, 8);
+        assert_eq!(options.config.cost_weights, CostWeights::default());
+        assert_eq!(options.config.breaker, breaker::Rules::default());
+        assert_eq!(options.config.demotion, demotion::Rules::default());
     }
 
     #[test]

@@ -30,13 +30,7 @@ impl Scheduler {
         for _ in 0..STEP_ASIDE_MAX {
             match self.candidate(free)? {
                 Candidate::Run(turn) => return Some(turn),
-                Candidate::PutAside(seq, why) => {
-                    self.out_of_line(seq);
-                    if let Some(job) = self.jobs.get_mut(&seq) {
-                        job.leaving = true;
-                    }
-                    self.effects.push(Effect::PutAside { seq, why });
-                }
+                Candidate::PutAside(seq, why) => self.put_aside_now(seq, why),
                 Candidate::Wait(seq, gate) => {
                     self.out_of_line(seq);
                     self.gates.wait(&gate, seq);
@@ -162,6 +156,14 @@ impl Scheduler {
             });
         }
         None
+    }
+
+    pub(super) fn put_aside_now(&mut self, seq: JobSeq, why: PutAside) {
+        self.out_of_line(seq);
+        if let Some(job) = self.jobs.get_mut(&seq) {
+            job.leaving = true;
+        }
+        self.effects.push(Effect::PutAside { seq, why });
     }
 
     pub(super) fn put_aside_again(&mut self, seq: JobSeq) {

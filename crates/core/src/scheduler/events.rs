@@ -55,6 +55,9 @@ impl Scheduler {
             lost: 0,
             leaving: false,
         };
+        if let Some(deadline) = job.deadline {
+            self.timers.insert((deadline, seen.seq));
+        }
         self.jobs.insert(seen.seq, job);
         self.line_up(seen.seq);
     }

@@ -1,11 +1,11 @@
 //! Who stands in line, and what each tenant would run next.
 
-use super::Scheduler;
 use super::gates::{Finding, GateKey};
 use super::lanes::{Flow, QueueKey};
 use super::picture::{Job, Lease, LeaseState};
 use super::pools::PoolIx;
 use super::tenants::TenantIx;
+use super::{PutAside, Scheduler};
 use crate::breaker::Gate;
 use crate::drr::{FlowKey, Head};
 use crate::ids::JobSeq;
@@ -165,6 +165,16 @@ impl Scheduler {
         }
     }
 
+    /// Whether a job that nobody has in hand missed its deadline.
+    fn is_too_late(&self, seq: JobSeq) -> bool {
+        let is_held = matches!(
+            self.leases.get(&seq).map(|lease| &lease.state),
+            Some(LeaseState::Held { .. })
+        );
+        let deadline = self.jobs.get(&seq).and_then(|job| job.deadline);
+        !is_held && deadline.is_some_and(|deadline| deadline <= self.now)
+    }
+
     pub(super) fn wake_timers(&mut self) {
         while let Some(&(at, seq)) = self.timers.first() {
             if at > self.now {
@@ -188,6 +198,8 @@ impl Scheduler {
             }
             if self.jobs.get(&seq).is_some_and(|job| job.leaving) {
                 self.put_aside_again(seq);
+            } else if self.is_too_late(seq) {
+                self.put_aside_now(seq, PutAside::DeadlinePassed);
             } else {
                 self.line_up(seq);
             }

@@ -25,8 +25,8 @@ use config::{File, FileFormat, Source, Value, ValueKind};
 
 pub use error::{ConfigError, Origin, Problem};
 pub use settings::{
-    Claude, Fallback, Limits, LogFormat, MASK, Model, Nats, PoolLimits, Producer, Results,
-    Scheduler, Secret, Settings, Telemetry, Tenant, Weights, Worker,
+    Breaker, Claude, Costs, Demotion, Fallback, Limits, LogFormat, MASK, Model, Nats, PoolLimits,
+    Producer, Results, Scheduler, Secret, Settings, Telemetry, Tenant, Weights, Worker,
 };
 
 use layer::{KeyPath, Layer, dotted};

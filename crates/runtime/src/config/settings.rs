@@ -176,6 +176,12 @@ described! {
         preference: f64 = 0.9, Kind::Leaf(Rule::Number { min: 0.0, max: 0.9 });
         /// Shares between priorities, over those that have work.
         weights: Weights = Weights::default(), Kind::Table(Weights::NODES);
+        /// What tokens cost in the fair sharing between tenants.
+        cost: Costs = Costs::default(), Kind::Table(Costs::NODES);
+        /// When a tenant's standard work is served as batch.
+        demotion: Demotion = Demotion::default(), Kind::Table(Demotion::NODES);
+        /// When a pool whose calls fail is closed.
+        breaker: Breaker = Breaker::default(), Kind::Table(Breaker::NODES);
         /// Jobs of one tenant that may run at the same time.
         tenant_in_flight_max: u32 = 1_000, whole(1, 1_000_000);
         /// Budget of input tokens per day (UTC) of tenants that have none of their own. Beyond half as much again, standard
@@ -193,6 +199,44 @@ described! {
         standard: u32 = 25, whole(1, 1_000);
         /// Weight of batch work.
         batch: u32 = 5, whole(1, 1_000);
+    }
+}
+
+described! {
+    /// `[scheduler.cost]`: what a token costs; a cost unit is 1 000 weighted tokens.
+    pub struct Costs {
+        /// Weight of an input token that does not come from the cache.
+        input: u64 = 1, whole(0, 1_000);
+        /// Weight of an output token.
+        output: u64 = 5, whole(0, 1_000);
+    }
+}
+
+described! {
+    /// `[scheduler.demotion]`: when a tenant's standard work is served as batch.
+    pub struct Demotion {
+        /// Rate limits that a tenant causes within `window_ms` and that demote it.
+        throttles: u32 = 5, whole(1, 1_000);
+        /// Time that is looked back on, milliseconds.
+        window_ms: u64 = 60_000, whole(1_000, 3_600_000);
+        /// Part of the daily budget of input tokens that demotes when it is passed, percent.
+        budget_percent: u64 = 150, whole(1, 10_000);
+        /// How long a demotion lasts, milliseconds.
+        length_ms: u64 = 300_000, whole(1_000, 86_400_000);
+    }
+}
+
+described! {
+    /// `[scheduler.breaker]`: when a pool whose calls fail is closed, and for how long.
+    pub struct Breaker {
+        /// Time that is looked back on, milliseconds.
+        window_ms: u64 = 60_000, whole(1_000, 3_600_000);
+        /// Calls without which nothing is decided.
+        samples_min: u32 = 10, whole(1, 100_000);
+        /// Failures among them that close the pool, percent.
+        failures_percent: u32 = 50, whole(1, 100);
+        /// How long it stays closed before one call tries it, milliseconds.
+        open_ms: u64 = 90_000, whole(1_000, 3_600_000);
     }
 }
 

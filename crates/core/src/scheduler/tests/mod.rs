@@ -382,6 +382,38 @@ fn a_job_whose_deadline_passed_is_never_granted() {
 }
 
 #[test]
+fn a_job_misses_its_deadline_wherever_it_stands_and_though_no_worker_is_there() {
+    let mut world = World::new(config());
+    let with_deadline = |seq| JobSeen {
+        deadline: Some(1_000),
+        ..seen(seq, Priority::Batch, "acme")
+    };
+    world.worker("w", 1);
+    world.event(Event::Job(with_deadline(1)));
+    let running = world.grants();
+    world.job(2, Priority::Batch, "acme");
+    world.event(Event::Job(with_deadline(3)));
+    assert_eq!(world.scheduler.next_deadline(), Some(1_000));
+    world.now = 1_000;
+    assert_eq!(
+        world.scheduler.dispatch(1_000),
+        [Effect::PutAside {
+            seq: JobSeq(3),
+            why: PutAside::DeadlinePassed
+        }],
+        "a worker has the first, and the second has no deadline"
+    );
+    world.settle(&running[0], Outcome::Parked { until: 2_000 }, None);
+    world.now = 2_000;
+    let why = PutAside::DeadlinePassed;
+    let effects = world.scheduler.dispatch(2_000);
+    assert!(effects.contains(&Effect::PutAside {
+        seq: JobSeq(1),
+        why
+    }));
+}
+
+#[test]
 fn a_job_that_is_being_put_aside_does_not_come_back_in_line_when_its_old_lease_ends() {
     let mut world = World::new(config());
     let late = JobSeen {
