@@ -58,24 +58,16 @@ impl Scheduler {
             if let Some(why) = self.why_aside(job) {
                 return Some(Candidate::PutAside(seq, why));
             }
-            let [_, of_pool, of_model, of_kind] = Self::gates_of(job, pool);
-            match self.gates.passage(&of_pool, self.now) {
-                Passage::Free | Passage::Ajar => {}
-                Passage::Shut(until) => {
-                    self.ask_again(Some(until));
+            let tokens = job.run_in(pool).tokens;
+            match self.gate_before(seq, pool) {
+                None => {}
+                Some(Obstacle::Pool(at)) => {
+                    self.ask_again(at);
                     continue;
                 }
-                Passage::Probing => continue,
+                Some(Obstacle::Job(gate)) => return Some(Candidate::Wait(seq, gate)),
             }
-            for gate in [of_model, of_kind] {
-                match self.gates.passage(&gate, self.now) {
-                    Passage::Free | Passage::Ajar => {}
-                    Passage::Shut(_) | Passage::Probing => {
-                        return Some(Candidate::Wait(seq, gate));
-                    }
-                }
-            }
-            match self.room(flow, job.run_in(pool).tokens) {
+            match self.room(flow, tokens) {
                 Ok(()) => {
                     let rank = (self.pools.last_turn(pool), pool, Turn { flow, seq });
                     let best = &mut best[flow.priority.index()];
@@ -97,6 +89,26 @@ impl Scheduler {
         self.slot_shares.serve(priority, cost, waiting);
         self.pools.took_turn(pool);
         Some(Candidate::Run(turn))
+    }
+
+    /// What is refused on a job's way upstream in `pool`, beyond what the account is.
+    fn gate_before(&self, seq: JobSeq, pool: PoolIx) -> Option<Obstacle> {
+        if self.gates.is_empty() {
+            return None;
+        }
+        let [_, of_pool, of_model, of_kind] = Self::gates_of(&self.jobs[&seq], pool);
+        match self.gates.passage(&of_pool, self.now) {
+            Passage::Free | Passage::Ajar => {}
+            Passage::Shut(until) => return Some(Obstacle::Pool(Some(until))),
+            Passage::Probing => return Some(Obstacle::Pool(None)),
+        }
+        [of_model, of_kind]
+            .into_iter()
+            .find(|gate| match self.gates.passage(gate, self.now) {
+                Passage::Free | Passage::Ajar => false,
+                Passage::Shut(_) | Passage::Probing => true,
+            })
+            .map(Obstacle::Job)
     }
 
     /// Whether calls may be made at all now.
@@ -195,8 +207,10 @@ impl Scheduler {
             term: self.term,
             granted_at: self.now,
         };
-        let gates = Self::gates_of(job, pool);
-        self.gates.sent(&gates, seq, self.now);
+        if !self.gates.is_empty() {
+            let gates = Self::gates_of(job, pool);
+            self.gates.sent(&gates, seq, self.now);
+        }
         if self.pools.breaker(pool).gate(self.now) == Gate::HalfOpen {
             self.pools.breaker(pool).probe_sent();
             self.pools.set_probe(pool, Some(seq));
@@ -216,6 +230,14 @@ impl Scheduler {
             .insert(seq, Lease::asked(expected, credit.clone()));
         self.effects.push(Effect::Grant { credit, expected });
     }
+}
+
+/// What is refused.
+enum Obstacle {
+    /// Everything in the pool, until then; None: until a probe is back.
+    Pool(Option<Millis>),
+    /// The job and others like it.
+    Job(GateKey),
 }
 
 /// Of so many slots, those that are kept for critical work while there is some now and then.

@@ -82,6 +82,10 @@ impl Gates {
         gate.until = gate.until.max(until);
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.gates.is_empty()
+    }
+
     pub(super) fn passage(&self, key: &GateKey, now: Millis) -> Passage {
         match self.gates.get(key) {
             None => Passage::Free,
