@@ -3,6 +3,8 @@
 //! A series appears when a role first touches it, so a worker does not claim an empty queue and a standby does not
 //! claim a fairness of zero. Tenants are the only label that others choose; a cap keeps the number of series bounded.
 
+mod leading;
+
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,8 +14,13 @@ use prometheus::{
     Registry, TextEncoder,
 };
 
+pub use leading::{Breaker, Bucket, Leading};
+
 /// Distinct tenants that get a series of their own; the rest share [`OTHER_TENANTS`].
-pub const TENANT_LABELS_MAX: usize = 200;
+pub const TENANT_LABELS_MAX: usize = 1_000;
+
+/// Distinct pools that get a series of their own.
+const POOL_LABELS_MAX: usize = 100;
 
 /// Distinct kinds of jobs, and models, that get a series of their own.
 const KIND_LABELS_MAX: usize = 50;
@@ -88,6 +95,18 @@ catalogue! {
     JOBS = Counter "fairlane_jobs_total" ["outcome"], "Jobs that have ended, by outcome.";
     CREDITS_GRANTED = Counter "fairlane_credits_granted_total" [], "Credits handed out.";
     CREDITS_LIVE = Gauge "fairlane_credits_live" [], "Credits that are out now: jobs in flight.";
+    CREDITS_EXPIRED = Counter "fairlane_credits_expired_total" [], "Credits whose worker died, or never began.";
+    FALLBACK_GRANTS = Counter "fairlane_fallback_grants_total" [], "Credits handed out for a smaller model than the job's own.";
+    QUEUE_OLDEST = Gauge "fairlane_queue_oldest_seconds" ["priority"],
+        "Time since the oldest job in line was accepted, by priority; to the second.";
+    LIMIT_USED = Gauge "fairlane_limit_used_ratio" ["pool", "bucket"],
+        "Part of a pool's limit per minute that is used up; above 1 it is overdrawn.";
+    PAUSES = Gauge "fairlane_pauses" ["scope"], "Pauses and refusals of the upstream in force, by whom they concern.";
+    BREAKER_STATE = Gauge "fairlane_breaker_state" ["pool"], "Breaker of a pool: 0 closed (calls pass), 1 half-open, 2 open.";
+    TERM = Gauge "fairlane_term" [], "Term of the leading scheduler; each is larger than the one before.";
+    FIRST_GRANT = Gauge "fairlane_first_grant_seconds" [], "Time from the beginning of the term to its first grant.";
+    PICTURE_REPAIRS = Counter "fairlane_picture_repairs_total" ["what"],
+        "Jobs of which the leader's picture was wrong and was put right: missed, or gone.";
     LEADER = Gauge "fairlane_leader" [], "1 on the scheduler that leads, 0 on the others.";
     BUILD_INFO = Gauge "fairlane_build_info" ["version", "role"], "Always 1; says what runs.";
 }
@@ -158,6 +177,7 @@ pub struct Metrics {
     jobs: IntCounterVec,
     credits_granted: IntCounterVec,
     credits_live: IntGaugeVec,
+    leading: Leading,
     leader: IntGaugeVec,
 }
 
@@ -199,6 +219,7 @@ impl Metrics {
             jobs: counter(&registry, JOBS),
             credits_granted: counter(&registry, CREDITS_GRANTED),
             credits_live: gauge(&registry, CREDITS_LIVE),
+            leading: Leading::new(&registry),
             leader: gauge(&registry, LEADER),
             registry,
         }
@@ -278,6 +299,11 @@ impl Metrics {
         set(&self.credits_live, count);
     }
 
+    /// What only a leader knows.
+    pub fn leading(&self) -> &Leading {
+        &self.leading
+    }
+
     /// This scheduler leads from now on.
     pub fn leads(&self) {
         set(&self.leader, 1);
@@ -292,6 +318,7 @@ impl Metrics {
         self.fairness_min_share.reset();
         self.fairness_gap_ratio.reset();
         self.credits_live.reset();
+        self.leading.reset();
     }
 
     /// All series in Prometheus' text format.
@@ -386,6 +413,16 @@ mod tests {
         metrics.job_ended(Outcome::Done);
         metrics.credits_granted(2);
         metrics.credits_live(1);
+        let leading = metrics.leading();
+        leading.queue_oldest(Priority::Batch, 7);
+        leading.limit_used("haiku-4.5", Bucket::InputTokens, 0.5);
+        leading.pauses("pool", 1);
+        leading.breaker("haiku-4.5", Breaker::Open);
+        leading.term(3);
+        leading.first_grant(0.2);
+        leading.credit_expired();
+        leading.fallback_granted();
+        leading.picture_repaired(1, 2);
         metrics.leads();
     }
 
@@ -444,6 +481,12 @@ mod tests {
             "claude_drr_fairness_index",
             "fairlane_fairness",
             "fairlane_credits_live",
+            "fairlane_queue_oldest",
+            "fairlane_limit_used",
+            "fairlane_pauses",
+            "fairlane_breaker_state",
+            "fairlane_term",
+            "fairlane_first_grant",
         ] {
             assert!(!text.contains(gone), "{text}");
         }
@@ -474,9 +517,9 @@ mod tests {
     }
 
     #[test]
-    fn the_default_cap_is_two_hundred() {
+    fn the_default_cap_is_a_thousand() {
         let metrics = Metrics::new("worker");
-        for tenant in 0..1_000 {
+        for tenant in 0..2_000 {
             metrics.throttled(&format!("tenant-{tenant}"));
         }
         let series = metrics

@@ -10,15 +10,16 @@ use std::time::Duration;
 use common::{Hand, Leader, queue};
 use fairlane_core::Priority;
 use fairlane_nats::{Nats, Revision};
-use fairlane_support::{LIMIT, TestNats, eventually, within};
+use fairlane_support::{LIMIT, TestNats, within};
+use futures::StreamExt;
 
 /// Queues `jobs` for each of two tenants.
 async fn backlog(nats: &Nats, jobs: usize) {
-    for number in 0..jobs {
-        for tenant in ["acme", "other"] {
-            queue(nats, Priority::Batch, tenant, &format!("{tenant}-{number}")).await;
-        }
-    }
+    let jobs = (0..jobs).flat_map(|number| ["acme", "other"].map(|tenant| (tenant, number)));
+    let queued = futures::stream::iter(jobs).for_each_concurrent(64, async |(tenant, number)| {
+        queue(nats, Priority::Batch, tenant, &format!("{tenant}-{number}")).await;
+    });
+    queued.await;
 }
 
 async fn put(nats: &Nats, tenant: &str, record: &str) -> Revision {
@@ -95,11 +96,7 @@ async fn a_cap_acts_at_once_on_queued_work() {
     for _ in 0..2 {
         assert_eq!(hand.take().await.credit.tenant.as_str(), "acme");
     }
-    eventually(LIMIT, "four in flight", || async {
-        match leader.value("fairlane_credits_live") {
-            Some(4.0) => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await;
+    leader
+        .shows("fairlane_credits_live", |live| live == 4.0)
+        .await;
 }

@@ -268,13 +268,4 @@ impl Reason {
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| reason.as_str() == word)
     }
-
-    /// Whether it is a 429 for going too fast, to be attributed to the tenant that caused it.
-    #[must_use]
-    pub fn is_throttle(self) -> bool {
-        matches!(
-            self,
-            Self::RateLimit | Self::RampLimit | Self::ConcurrencyLimit
-        )
-    }
 }

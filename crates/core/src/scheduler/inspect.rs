@@ -1,11 +1,27 @@
-//! What is known, for whoever compares it with the server.
+//! What is known, for whoever compares it with the server or watches over it.
 
 use std::collections::BTreeMap;
 
-use super::Scheduler;
+use super::gates::GateKey;
 use super::picture::{Lease, LeaseState};
-use crate::ids::{JobSeq, TenantId};
+use super::{Credit, Scheduler};
+use crate::Millis;
+use crate::breaker::Gate;
+use crate::failure::Scope;
+use crate::ids::{JobSeq, PoolId, TenantId};
 use crate::job::Priority;
+
+/// How a pool stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolStatus {
+    pub pool: PoolId,
+    /// Requests, input tokens and output tokens that are left; negative when overdrawn.
+    pub left: [i64; 3],
+    /// The same limits per minute.
+    pub per_minute: [u64; 3],
+    pub is_paused: bool,
+    pub gate: Gate,
+}
 
 impl Scheduler {
     /// Jobs known to be in the stream, by lane. Looks at every job.
@@ -47,5 +63,71 @@ impl Scheduler {
                 ..
             })
         )
+    }
+
+    /// Whether a credit lets a job run elsewhere than it asked for.
+    #[must_use]
+    pub fn is_fallback(&self, credit: &Credit) -> bool {
+        let job = self.jobs.get(&credit.seq);
+        job.is_some_and(|job| job.own.model != credit.model)
+    }
+
+    /// The oldest jobs in line, in the order of [`Priority::ALL`].
+    #[must_use]
+    pub fn oldest(&self) -> [Option<JobSeq>; 3] {
+        self.lanes.oldest()
+    }
+
+    /// How all pools stand.
+    pub fn pools(&mut self, now: Millis) -> Vec<PoolStatus> {
+        self.now = self.now.max(now);
+        let now = self.now;
+        let pools: Vec<_> = self.pools.all().collect();
+        let status = pools.into_iter().map(|pool| {
+            let limits = self.pools.limits(pool);
+            let (left, per_minute) = (limits.left(now), limits.per_minute());
+            let is_paused = limits.paused_until() > now;
+            PoolStatus {
+                pool: self.pools.name(pool).clone(),
+                left,
+                per_minute,
+                is_paused,
+                gate: self.pools.breaker(pool).gate(now),
+            }
+        });
+        status.collect()
+    }
+
+    /// Pauses and refusals in force, by whom they concern.
+    #[must_use]
+    pub fn pauses(&mut self, now: Millis) -> [(Scope, usize); 5] {
+        let paused = self.pools(now).iter().filter(|pool| pool.is_paused).count();
+        let shut = self.gates.all().filter(|(_, until)| *until > now);
+        let mut pauses = [
+            (Scope::Pool, paused),
+            (Scope::Model, 0),
+            (Scope::Kind, 0),
+            (Scope::Account, 0),
+            (
+                Scope::Concurrency,
+                usize::from(self.window.max(now).is_some()),
+            ),
+        ];
+        for (key, _) in shut {
+            let at = match key {
+                GateKey::Pool(_) => 0,
+                GateKey::Model(_) => 1,
+                GateKey::Kind(..) => 2,
+                GateKey::Account => 3,
+            };
+            pauses[at].1 += 1;
+        }
+        pauses
+    }
+
+    /// Tenants whose standard work is served as batch.
+    #[must_use]
+    pub fn demoted(&self) -> usize {
+        self.tenants.demoted().count()
     }
 }

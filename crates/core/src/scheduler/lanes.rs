@@ -237,6 +237,16 @@ impl Lanes {
             .collect()
     }
 
+    /// The oldest job in line of each priority.
+    pub(super) fn oldest(&self) -> [Option<JobSeq>; 3] {
+        let mut oldest = [None; 3];
+        for (key, queue) in &self.queues {
+            let oldest: &mut Option<JobSeq> = &mut oldest[key.priority.index()];
+            *oldest = oldest.iter().chain(queue.first()).min().copied();
+        }
+        oldest
+    }
+
     pub(super) fn queued(&self) -> [usize; 3] {
         self.queued
     }

@@ -40,6 +40,7 @@ use crate::learn::Learned;
 use crate::limiter::{Limits, Observation};
 use crate::share::{ShareRules, Shares, Waiting};
 pub use dispatch::slots_kept;
+pub use inspect::PoolStatus;
 use snapshot::Booked;
 pub use snapshot::{Account, Concerns, GateState, LearnedState, PoolState, Snapshot};
 pub use why::{FlowOutlook, Outlook, Place, TenantOutlook, Why};

@@ -5,6 +5,7 @@
 //! once, and starts what was decided. Grants are stored before their worker hears of them; many
 //! are under way at once, bounded by the workers' slots.
 
+mod ages;
 mod answer;
 mod gauges;
 mod grant;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use fairlane_core::scheduler::{Effect, Event, Scheduler};
+use fairlane_core::scheduler::{Credit, Effect, Event, Notice, Scheduler};
 use fairlane_core::{Millis, Priority, Term};
 use fairlane_nats::{Bucket, Index, IndexEvent, Nats, Revision, Watch, watch};
 use fairlane_runtime::Metrics;
@@ -35,6 +36,7 @@ use crate::clock::Clock;
 use crate::fairness::Fairness;
 use crate::lead::Trust;
 use crate::options::Options;
+use ages::Ages;
 use grant::Granting;
 use picture::{Lanes, taken};
 use reconcile::{Answer, Reconcile};
@@ -88,6 +90,7 @@ struct Leader {
     /// Read as soon as all jobs are known.
     ledger: Option<Index>,
     reconcile: Reconcile,
+    ages: Ages,
     ready: async_nats::Subscriber,
     questions: async_nats::Subscriber,
     outcomes: FuturesUnordered<BoxFuture<'static, Event>>,
@@ -98,6 +101,7 @@ struct Leader {
     saving: Option<BoxFuture<'static, Books>>,
     /// When this term began to learn.
     began_at: Millis,
+    has_granted: bool,
 }
 
 /// What the loop woke up for.
@@ -136,6 +140,7 @@ impl Leader {
             lanes: Lanes::new(&nats),
             ledger: None,
             reconcile: Reconcile::new(),
+            ages: Ages::default(),
             ready: ready.context("cannot listen for workers")?,
             questions: questions.context("cannot listen for questions")?,
             outcomes: FuturesUnordered::new(),
@@ -143,6 +148,7 @@ impl Leader {
             books: Some(books),
             saving: None,
             began_at: shell.clock.now(),
+            has_granted: false,
             core,
             credits,
             shell,
@@ -236,7 +242,7 @@ impl Leader {
         for effect in self.core.dispatch(now) {
             match effect {
                 Effect::Grant { credit, expected } => {
-                    self.shell.metrics.credits_granted(1);
+                    self.granted(&credit, now);
                     let grant = Granting {
                         nats: self.shell.nats.clone(),
                         credits: self.credits.clone(),
@@ -245,7 +251,12 @@ impl Leader {
                     self.outcomes
                         .push(Box::pin(grant.run(credit, Revision(expected))));
                 }
-                Effect::Notice(notice) => notice::tell(&notice, now),
+                Effect::Notice(notice) => {
+                    notice::tell(&notice, now);
+                    if let Notice::Throttled { tenant, .. } = &notice {
+                        self.throttled(tenant.as_ref());
+                    }
+                }
                 Effect::PutAside { seq, why } => {
                     let nats = self.shell.nats.clone();
                     let keep = self.shell.options.results_keep;
@@ -265,6 +276,19 @@ impl Leader {
                     }));
                 }
             }
+        }
+    }
+
+    fn granted(&mut self, credit: &Credit, now: Millis) {
+        let metrics = &self.shell.metrics;
+        metrics.credits_granted(1);
+        if self.core.is_fallback(credit) {
+            metrics.leading().fallback_granted();
+        }
+        if !std::mem::replace(&mut self.has_granted, true) {
+            let took = Duration::from_millis(now.saturating_sub(self.began_at));
+            metrics.leading().first_grant(took.as_secs_f64());
+            tracing::info!(took_ms = now.saturating_sub(self.began_at), "first grant");
         }
     }
 

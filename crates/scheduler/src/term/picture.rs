@@ -105,7 +105,14 @@ impl Leader {
                 continue;
             };
             match convert::lease(&entry) {
-                Ok(event) => self.apply(event),
+                Ok(event) => {
+                    if let Event::LeaseEnded { seq, .. } = event
+                        && self.core.is_held(seq)
+                    {
+                        self.shell.metrics.leading().credit_expired();
+                    }
+                    self.apply(event);
+                }
                 Err(error) => tracing::warn!(key = entry.key, error, "not a lease"),
             }
         }
@@ -120,6 +127,7 @@ impl Leader {
             match event {
                 IndexEvent::Item(item) => {
                     self.lanes.shown[priority.index()] = item.seq;
+                    self.ages.saw(item.seq, item.stored_ms);
                     self.job(&item);
                 }
                 IndexEvent::Current => self.complete(priority),

@@ -304,7 +304,10 @@ impl Leader {
             gone = gone.len(),
             "the picture of a lane was wrong"
         );
+        let leading = self.shell.metrics.leading();
+        leading.picture_repaired(missed.len(), gone.len());
         for item in missed {
+            self.ages.saw(item.seq, item.stored_ms);
             self.job(&item);
         }
         for seq in gone {

@@ -14,7 +14,7 @@ use fairlane_runtime::config::Settings;
 use fairlane_runtime::health::Health;
 use fairlane_runtime::{Metrics, Shutdown};
 use fairlane_scheduler::Options;
-use fairlane_support::{LIMIT, within};
+use fairlane_support::{LIMIT, eventually, within};
 use fairlane_wire::lease::{DeliveryOutcome, Grant, Ready, Settlement};
 use fairlane_wire::{Namespace, WhyAnswer, WhyRequest, header};
 use futures::StreamExt;
@@ -33,8 +33,11 @@ pub(crate) struct Leader {
 }
 
 impl Leader {
+    /// Without limits but those of the fleet.
     pub(crate) fn start(nats: &Nats) -> Self {
-        Self::with(nats, &Settings::default())
+        let mut settings = Settings::default();
+        settings.limits.preset = "unlimited".to_owned();
+        Self::with(nats, &settings)
     }
 
     pub(crate) fn with(nats: &Nats, settings: &Settings) -> Self {
@@ -67,6 +70,17 @@ impl Leader {
         let text = self.metrics.render();
         let line = text.lines().find_map(|line| line.strip_prefix(series))?;
         line.trim().parse().ok()
+    }
+
+    /// Waits until a series has a value.
+    pub(crate) async fn shows(&self, series: &str, expected: impl Fn(f64) -> bool) {
+        eventually(LIMIT, series, || async {
+            match self.value(series) {
+                Some(value) if expected(value) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
     }
 }
 
@@ -149,7 +163,13 @@ impl Hand {
         let stream = self.nats.names.jobs_stream();
         let seq = grant.credit.seq;
         self.nats.jobs().delete(&stream, seq.0).await.unwrap();
-        let settlement = Settlement {
+        self.settle(grant, |_| {}).await;
+    }
+
+    /// Ends a delivery with a settlement that differs from the usual one by `change`.
+    pub(crate) async fn settle(&self, grant: Grant, change: impl FnOnce(&mut Settlement)) {
+        let seq = grant.credit.seq;
+        let mut settlement = Settlement {
             used: Some(grant.credit.tokens),
             credit: grant.credit,
             outcome: DeliveryOutcome::Done,
@@ -158,6 +178,7 @@ impl Hand {
             pause: None,
             health: None,
         };
+        change(&mut settlement);
         let body = serde_json::to_vec(&settlement).unwrap();
         let credits = self.nats.bucket(&self.nats.names.credits_bucket());
         let (key, expected) = (Namespace::lease_key(seq), Revision(grant.revision));

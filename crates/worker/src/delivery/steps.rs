@@ -157,9 +157,6 @@ impl Delivery {
         }
         let tenant = self.credit().tenant.as_str();
         metrics.input_tokens(tenant, call.report.usage.prompt());
-        if call.verdict.reason.is_throttle() {
-            metrics.throttled(tenant);
-        }
         if call.verdict.paid != Paid::No {
             let label = match self.credit().priority {
                 fairlane_core::Priority::Critical => Label::Critical,
