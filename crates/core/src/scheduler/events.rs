@@ -179,14 +179,19 @@ impl Scheduler {
                 job.swap_models(pool);
             }
         }
+        let lesson = used.filter(|_| sample == Some(Sample::Good));
+        self.became(&credit, outcome, lesson, revision);
+    }
+
+    /// What became of a job whose delivery is over, and what it teaches about others like it.
+    fn became(&mut self, credit: &Credit, outcome: Outcome, lesson: Option<Tokens>, revision: u64) {
+        let seq = credit.seq;
         match outcome {
             Outcome::Finished => {
                 self.out_of_line(seq);
                 if let Some(job) = self.jobs.remove(&seq) {
-                    if let Some(used) = used
-                        && sample == Some(Sample::Good)
-                    {
-                        let run = job.run_in(pool);
+                    if let Some(used) = lesson {
+                        let run = job.run_in(self.pool(&credit.pool));
                         self.learned.learn(run.profile, run.estimate, used);
                     }
                     self.leases.remove(&seq);
