@@ -9,6 +9,7 @@
 pub mod attempt;
 pub mod breaker;
 pub mod concurrency;
+pub mod defer;
 pub mod demotion;
 pub mod drr;
 pub mod election;

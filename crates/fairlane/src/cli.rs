@@ -163,6 +163,23 @@ pub(crate) enum Command {
         after_help = "Examples:\n  fairlane watch acme/wp-1\n  fairlane watch acme/wp-1 -o json | jq .phase"
     )]
     Watch(JobArgs),
+    /// Call a job off
+    ///
+    /// One that waits is never called; one that runs is stopped, and what it used by then is paid and
+    /// booked. A job that has ended stays as it is. Without this program: a NATS request on
+    /// fl.ask.cancel.TENANT.JOB.
+    #[command(after_help = "Example:\n  fairlane cancel acme/wp-1")]
+    Cancel(JobArgs),
+    /// Answer a job that asks whether it may wait until tomorrow
+    ///
+    /// Without this program: a NATS request on fl.ask.answer.TENANT.JOB with the body yes or no.
+    #[command(after_help = "Example:\n  fairlane answer acme/wp-1 yes")]
+    Answer(AnswerArgs),
+    /// Run a job that the lighter model answered again, on the model it was meant for
+    ///
+    /// Gives a new job. Without this program: a NATS request on fl.ask.regenerate.TENANT.JOB.
+    #[command(after_help = "Example:\n  fairlane regenerate acme/wp-1")]
+    Regenerate(JobArgs),
     /// Say what a job waits for, and until when
     #[command(after_help = "Example: fairlane why acme/hello-1")]
     Why(JobArgs),
@@ -369,6 +386,30 @@ pub(crate) struct JobArgs {
     pub(crate) tenant: Option<fairlane_core::TenantId>,
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AnswerArgs {
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// Whether it may wait
+    #[arg(value_enum)]
+    pub(crate) answer: YesNo,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum YesNo {
+    Yes,
+    No,
+}
+
+impl From<YesNo> for fairlane_wire::Answer {
+    fn from(answer: YesNo) -> Self {
+        match answer {
+            YesNo::Yes => Self::Yes,
+            YesNo::No => Self::No,
+        }
+    }
 }
 
 fn tenant(text: &str) -> Result<fairlane_core::TenantId, String> {

@@ -9,10 +9,12 @@
 //! | `submit`, `summary` | send a file of jobs, follow them, report |
 //! | `lookup`, `status`, `watch`, `why`, `result` | one job |
 //! | `tenant` | what holds for tenants |
+//! | `ask` | what the owner of a job can have done to it |
 //! | `demo` | `dev` and `submit` over a bundled file, with the outcome checked |
 //!
 //! Data goes to standard output, everything else to standard error, so `-o json` can be piped.
 
+mod ask;
 mod cli;
 mod config_show;
 mod demo;
@@ -38,8 +40,9 @@ mod why;
 use std::process::ExitCode;
 
 use clap::Parser;
+use fairlane_wire::Ask;
 
-use cli::{Cli, Command, ConfigCommand, Globals};
+use cli::{AnswerArgs, Cli, Command, ConfigCommand, Globals};
 use exit::{Exit, Outcome, Stop};
 use out::{Ink, Paint, say};
 use roles::Role;
@@ -92,6 +95,13 @@ async fn run(cli: Cli) -> Outcome {
         Command::Dev(args) => Box::pin(dev::run(&globals, args)).await,
         Command::Submit(args) => Box::pin(submit::run(&globals, args)).await,
         Command::Status(args) => status::run(&globals, args).await,
+        Command::Cancel(args) => Box::pin(ask::run(&globals, args, Ask::Cancel, None)).await,
+        Command::Answer(AnswerArgs { job, answer }) => {
+            Box::pin(ask::run(&globals, job, Ask::Answer, Some(answer.into()))).await
+        }
+        Command::Regenerate(args) => {
+            Box::pin(ask::run(&globals, args, Ask::Regenerate, None)).await
+        }
         Command::Watch(args) => Box::pin(watch::run(&globals, args)).await,
         Command::Why(args) => why::run(&globals, args).await,
         Command::Tenant(command) => tenant::run(&globals, command).await,

@@ -90,6 +90,7 @@ pub mod lease;
 pub mod letters;
 pub mod objects;
 mod ordered;
+pub mod owner;
 pub mod payloads;
 pub mod publish;
 pub mod pull;

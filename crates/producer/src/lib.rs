@@ -16,6 +16,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod accept;
+mod asks;
 pub mod intake;
 mod producer;
 mod quarantine;
@@ -28,6 +29,7 @@ use fairlane_nats::Nats;
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::{Frame, Rule};
 
+pub use asks::Asks;
 pub use producer::Producer;
 
 /// Runs a producer until the process is asked to stop and what is in hand has been finished.
@@ -43,6 +45,11 @@ pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Re
         "connection",
         Rule::Essential,
         producer::watch_connection(nats, check, shutdown.clone()),
+    );
+    frame.spawn(
+        "asks",
+        Rule::Essential,
+        producer.asks().serve(shutdown.clone()),
     );
     frame.spawn("submissions", Rule::Essential, async move {
         producer.serve(&shutdown).await;

@@ -21,6 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, field};
 
+use crate::asks::Asks;
 use crate::intake::{Arrival, Body, Claim, Decision, Intake};
 use crate::quarantine::{Quarantine, Stranded};
 use crate::store::{Outcome, Store, Submitted};
@@ -178,6 +179,14 @@ impl Producer {
             Decision::Refuse(refuse) => self.shared.store.bury(&submitted, *refuse).await,
             Decision::Accept(_) => unreachable!("an unusable body is refused"),
         }
+    }
+
+    /// Answers what owners ask.
+    #[must_use]
+    pub fn asks(&self) -> Asks {
+        let store = &self.shared.store;
+        let (nats, records) = (&store.nats, store.records.clone());
+        Asks::new(nats, records, store.metrics.clone())
     }
 
     pub(crate) fn nats(&self) -> &Nats {

@@ -1,14 +1,23 @@
-//! Jobs that the leader takes out of the queue: deadlines that passed, and jobs whose workers die.
+//! Jobs that the leader takes out of the queue: deadlines that passed, jobs whose workers die, and those
+//! that are over or were called off while they waited.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
-use fairlane_core::scheduler::PutAside;
-use fairlane_core::{JobSeq, Millis};
-use fairlane_nats::{Nats, Original, Records};
-use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, Letter, Phase};
+use bytes::Bytes;
+use fairlane_core::scheduler::{Event, PutAside};
+use fairlane_core::{JobSeq, Millis, TenantId};
+use fairlane_nats::records::Slot;
+use fairlane_nats::{Nats, Original, Records, StoredMessage, owner};
+use fairlane_wire::lease::Lease;
+use fairlane_wire::record::Standing;
+use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, Letter, Namespace, Phase};
 
-/// Writes the dead letter and the record, then deletes the job. Every step can be repeated.
+/// How long the trace of a lease that is not needed any more is kept.
+const TRACE_KEEP: Duration = Duration::from_secs(60);
+
+/// Stores the outcome, if there is none, then the dead letter, then deletes the job. Every step can be
+/// repeated. Gives what the core is to be told.
 ///
 /// # Errors
 /// Whatever kept it from being done; the job is then still in the stream.
@@ -18,51 +27,133 @@ pub(crate) async fn put_aside(
     seq: JobSeq,
     why: PutAside,
     now: Millis,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Event> {
     let stream = nats.names.jobs_stream();
-    let jobs = nats.jobs();
-    let Some(message) = jobs
-        .get(&stream, seq.0)
+    let message = nats.jobs().get(&stream, seq.0).await;
+    let Some(message) = message.context("cannot read the job")? else {
+        close_lease(nats, seq).await?;
+        return Ok(Event::PutAside { seq });
+    };
+    let job = Job::read(nats, message)?;
+    let records = Records::new(nats, keep);
+    let slot = records.get(&job.tenant, &job.headers.job).await?;
+    let standing = Standing::of(slot.record.clone(), seq.0, job.headers.parent.as_ref());
+    let over = match standing {
+        Standing::Elsewhere => None,
+        Standing::Over(record) => Some(record),
+        Standing::Open(record) => {
+            let record = record.unwrap_or_else(|| job.first_record());
+            if let Some(event) = stays(nats, &record, seq, why).await? {
+                return Ok(event);
+            }
+            Some(job.fail(&records, &slot, record, why, now).await?)
+        }
+    };
+    if let Some(record) = over {
+        job.send_letter(nats, &record, now).await?;
+        job.forget_body(nats, &record).await;
+    }
+    nats.jobs()
+        .delete(&stream, seq.0)
         .await
-        .context("cannot read the job")?
-    else {
+        .context("cannot delete the job")?;
+    close_lease(nats, seq).await?;
+    Ok(Event::PutAside { seq })
+}
+
+/// A job that is said to be called off, and whose record says otherwise.
+async fn stays(
+    nats: &Nats,
+    record: &JobRecord,
+    seq: JobSeq,
+    why: PutAside,
+) -> anyhow::Result<Option<Event>> {
+    match (why, record.phase, record.retry_at_ms) {
+        // Its owner has not answered in time.
+        (PutAside::CalledOff, Phase::NeedsDecision, _) => Ok(None),
+        // Its owner has, and the lease still has the earlier time.
+        (PutAside::CalledOff, Phase::Deferred, Some(until)) => {
+            let moved = owner::move_parked(nats, seq, until).await?;
+            // The watch of the leases tells the core.
+            Ok(Some(if moved {
+                Event::Tick
+            } else {
+                Event::Kept { seq }
+            }))
+        }
+        (PutAside::CalledOff, _, _) => Ok(Some(Event::Kept { seq })),
+        (PutAside::DeadlinePassed | PutAside::Undeliverable { .. }, _, _) => Ok(None),
+    }
+}
+
+/// Takes the parked lease of a job that is gone out of the way.
+async fn close_lease(nats: &Nats, seq: JobSeq) -> anyhow::Result<()> {
+    let bucket = nats.bucket(&nats.names.credits_bucket());
+    let key = Namespace::lease_key(seq);
+    let Some(entry) = bucket.get(&key).await? else {
         return Ok(());
     };
-    let (priority, tenant) = nats
-        .names
-        .parse_job_subject(&message.subject)
-        .with_context(|| format!("{:?} is not a lane", message.subject))?;
-    let header = |name: &str| message.headers.get(name).map(|value| value.as_str());
-    let headers = JobHeaders::parse(header).context("not a job")?;
-    let records = Records::new(nats, keep);
-    let slot = records.get(&tenant, &headers.job).await?;
-    let record = slot.record.unwrap_or_else(|| {
-        JobRecord::new(
-            tenant.clone(),
-            headers.job.clone(),
-            Phase::Queued,
-            headers.accepted_ms,
-        )
-        .describing(&headers.kind, priority, &headers.model)
-    });
-    if !record.phase.is_final() {
-        let (failure, deliveries) = describe(why, &headers, &record);
-        let letter = Letter {
-            deliveries,
-            ..Letter::of_job(&tenant, &headers, &record, failure.clone(), now)
+    let parked = entry
+        .value()
+        .is_some_and(|value| matches!(serde_json::from_slice(value), Ok(Lease::Parked(_))));
+    if parked {
+        // Whoever was faster knows better.
+        let closed = bucket.tombstone_if(&key, entry.revision, Bytes::new(), TRACE_KEEP);
+        if let Err(error) = closed.await {
+            tracing::debug!(seq = seq.0, %error, "a lease of a job that is gone stays for a while");
         }
-        .read_from(&message.subject, seq.0);
-        let original = Original {
-            headers: &message.headers,
-            raw_headers: None,
-            body: message.payload.clone(),
-        };
-        nats.bury(&letter, original)
-            .await
-            .context("cannot write the dead letter")?;
+    }
+    Ok(())
+}
+
+struct Job {
+    message: StoredMessage,
+    tenant: TenantId,
+    priority: fairlane_core::Priority,
+    headers: JobHeaders,
+}
+
+impl Job {
+    fn read(nats: &Nats, message: StoredMessage) -> anyhow::Result<Self> {
+        let (priority, tenant) = nats
+            .names
+            .parse_job_subject(&message.subject)
+            .with_context(|| format!("{:?} is not a lane", message.subject))?;
+        let header = |name: &str| message.headers.get(name).map(|value| value.as_str());
+        let headers = JobHeaders::parse(header).context("not a job")?;
+        Ok(Self {
+            message,
+            tenant,
+            priority,
+            headers,
+        })
+    }
+
+    fn first_record(&self) -> JobRecord {
+        let headers = &self.headers;
+        let (tenant, job) = (self.tenant.clone(), headers.job.clone());
+        JobRecord {
+            parent: headers.parent.clone(),
+            ..JobRecord::new(tenant, job, Phase::Queued, headers.accepted_ms).describing(
+                &headers.kind,
+                self.priority,
+                &headers.model,
+            )
+        }
+    }
+
+    async fn fail(
+        &self,
+        records: &Records,
+        slot: &Slot,
+        record: JobRecord,
+        why: PutAside,
+        now: Millis,
+    ) -> anyhow::Result<JobRecord> {
+        let (failure, deliveries) = describe(why, &self.headers, &record);
         let record = JobRecord {
             phase: Phase::Failed,
-            sequence: Some(seq.0),
+            sequence: Some(self.message.seq),
             deliveries,
             finished_ms: Some(now),
             retry_at_ms: None,
@@ -70,18 +161,52 @@ pub(crate) async fn put_aside(
             failure: Some(failure),
             ..record
         };
-        records
-            .save(&record, slot.revision)
-            .await
-            .context("cannot save the record")?;
+        let saved = records.save(&record, slot.revision).await;
+        saved.context("cannot save the record")?;
+        Ok(record)
     }
-    jobs.delete(&stream, seq.0)
-        .await
-        .context("cannot delete the job")
+
+    async fn send_letter(
+        &self,
+        nats: &Nats,
+        record: &JobRecord,
+        now: Millis,
+    ) -> anyhow::Result<()> {
+        let Some(failure) = &record.failure else {
+            return Ok(());
+        };
+        let at = record.finished_ms.unwrap_or(now);
+        let letter = Letter::of_job(&self.tenant, &self.headers, record, failure.clone(), at)
+            .read_from(&self.message.subject, self.message.seq);
+        let original = Original {
+            headers: &self.message.headers,
+            raw_headers: None,
+            body: self.message.payload.clone(),
+        };
+        let buried = nats.bury(&letter, original).await;
+        buried.context("cannot write the dead letter").map(|_| ())
+    }
+
+    /// Deletes the large body of a job that needs none any more; a dead letter does.
+    async fn forget_body(&self, nats: &Nats, record: &JobRecord) {
+        if let Some(claim) = &self.headers.claim
+            && record.failure.is_none()
+            && let Err(error) = nats.payloads().delete(claim).await
+        {
+            tracing::warn!(%error, "cannot delete the body of a job that is over");
+        }
+    }
 }
 
 fn describe(why: PutAside, headers: &JobHeaders, record: &JobRecord) -> (Failure, u32) {
     match why {
+        PutAside::CalledOff => {
+            let text =
+                "the upstream was overloaded, and nobody said in time whether the job may wait";
+            let failure = Failure::new(DeadReason::Exhausted, text)
+                .fix("answer when the record asks, or set on_overload.defer to yes or no");
+            (failure, record.deliveries)
+        }
         PutAside::DeadlinePassed => {
             let deadline = headers.deadline_ms.unwrap_or_default();
             let text =

@@ -6,7 +6,8 @@ use fairlane_core::limiter::{Observation, Observed};
 use fairlane_core::scheduler::{self as core, Event, Outcome};
 use fairlane_nats::{Content, Entry, IndexItem};
 use fairlane_wire::lease::{
-    Credit, DeliveryOutcome, Health, Lease, LimitSeen, LimitsSeen, Parked, Refused, Settlement,
+    Credit, DeliveryOutcome, Health, Lease, LimitSeen, LimitsSeen, ParkReason, Parked, Refused,
+    Settlement,
 };
 use fairlane_wire::{JobHeaders, Namespace};
 
@@ -48,13 +49,7 @@ pub(crate) fn lease(entry: &Entry) -> Result<Event, String> {
         Content::Live(value) => match json::<Lease>(value)? {
             Lease::Granted(credit) => held(credit, false, revision),
             Lease::Running(credit) => held(credit, true, revision),
-            Lease::Parked(Parked {
-                until_ms,
-                settlement,
-            }) => Event::Settled {
-                settlement: settled(settlement, Outcome::Parked { until: until_ms }),
-                revision,
-            },
+            Lease::Parked(parked) => park(seq, parked, revision),
         },
         // A tombstone without a body was not written by a worker: treat it as a lost lease.
         Content::Deleted(body) if body.is_empty() => Event::LeaseEnded { seq, revision },
@@ -74,6 +69,25 @@ pub(crate) fn lease(entry: &Entry) -> Result<Event, String> {
         Content::Expired => Event::LeaseEnded { seq, revision },
     };
     Ok(event)
+}
+
+fn park(seq: JobSeq, parked: Parked, revision: u64) -> Event {
+    let until = parked.until_ms;
+    let outcome = match parked.why {
+        ParkReason::Retry => Outcome::Parked { until },
+        ParkReason::Asks => Outcome::Asked { until },
+        ParkReason::Moved => {
+            return Event::Moved {
+                seq,
+                until,
+                revision,
+            };
+        }
+    };
+    Event::Settled {
+        settlement: settled(parked.settlement, outcome),
+        revision,
+    }
 }
 
 fn held(credit: Credit, started: bool, revision: u64) -> Event {

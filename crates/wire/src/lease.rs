@@ -68,8 +68,30 @@ pub enum Lease {
 pub struct Parked {
     /// Unix milliseconds.
     pub until_ms: u64,
+    #[serde(default, skip_serializing_if = "ParkReason::is_retry")]
+    pub why: ParkReason,
     /// Settlement of the delivery that ended here.
     pub settlement: Settlement,
+}
+
+/// Why a job is parked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ParkReason {
+    /// It is tried again.
+    #[default]
+    Retry,
+    /// Its owner has until then to say whether it may wait longer.
+    Asks,
+    /// It was parked before, until another time; its settlement is in the books.
+    Moved,
+}
+
+impl ParkReason {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    fn is_retry(&self) -> bool {
+        *self == Self::Retry
+    }
 }
 
 /// How a delivery ended, for the scheduler's books. Sent exactly once, with the lease's last write.
@@ -397,6 +419,7 @@ pub(crate) mod tests {
             ),
             (
                 Lease::Parked(Parked {
+                    why: ParkReason::Asks,
                     until_ms: 1_700_000_016_000,
                     settlement,
                 }),

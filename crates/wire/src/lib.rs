@@ -3,6 +3,7 @@
 //! Every format has a golden test beside it: what is written there is what travels. Whatever
 //! arrives is checked here and nowhere else; the types of `core` cannot hold anything wrong.
 
+pub mod ask;
 pub mod failure;
 pub mod fallback;
 pub mod fingerprint;
@@ -21,6 +22,7 @@ pub mod tenant;
 mod text;
 pub mod why;
 
+pub use ask::{AskOutcome, AskReply};
 pub use fingerprint::fingerprint;
 pub use job::{JobHeaders, assigned_id, key_hash};
 pub use lease::{Credit, DeliveryOutcome, Grant, Lease, Parked, Pause, Ready, Settlement};

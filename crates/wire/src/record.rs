@@ -151,6 +151,15 @@ pub enum Answer {
 }
 
 impl Answer {
+    /// Its word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::No => "no",
+        }
+    }
+
     /// The answer of its word.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {

@@ -4,6 +4,7 @@
 //! released. What fails for lack of NATS is repeated until it works or the process must stop; the
 //! answer is paid for, and a repeated step changes nothing.
 
+mod defer;
 mod end;
 mod fallback;
 mod live;
@@ -22,7 +23,7 @@ use fairlane_core::{JobSeq, Millis, WorkerId};
 use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::{Nats, Records, Revision, Slot, StoredMessage};
 use fairlane_runtime::Metrics;
-use fairlane_wire::lease::{Credit, DeliveryOutcome, Grant};
+use fairlane_wire::lease::{Credit, DeliveryOutcome, Grant, ParkReason};
 use fairlane_wire::{
     DeadReason, Failure, JobHeaders, JobRecord, Phase, Standing, Submission, submission,
 };
@@ -203,7 +204,11 @@ enum Saved {
 /// How the lease is given up.
 enum End {
     Release,
-    Park { until_ms: Millis, wait: Duration },
+    Park {
+        until_ms: Millis,
+        wait: Duration,
+        why: ParkReason,
+    },
 }
 
 /// A call that ended, with all that was used by it and the turns before it.
@@ -279,6 +284,7 @@ impl Delivery {
             record,
             revision,
         };
+        let job = Box::pin(self.wait_on(job)).await?;
         let parsed = match self.body(&job).await {
             Ok(body) => submission::parse(&body, &self.credit().tenant),
             Err(Some(failure)) => Err(failure),

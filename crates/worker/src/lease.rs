@@ -8,9 +8,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use fairlane_nats::owner::PARKED_MARGIN;
 use fairlane_nats::{Bucket, Confirmed, Content, Entry, Revision, WriteError};
 use fairlane_wire::Namespace;
-use fairlane_wire::lease::{Credit, Lease, Parked, Settlement};
+use fairlane_wire::lease::{Credit, Lease, ParkReason, Parked, Settlement};
 use tokio::time::Instant;
 
 /// A started lease.
@@ -38,10 +39,6 @@ pub(crate) enum LeaseError {
 
 /// Tombstones stay this long, so that a leader that looks away sees them afterwards.
 const TOMBSTONE_KEEP: Duration = Duration::from_secs(60);
-
-/// A parked lease outlives its time by this much. The leader normally replaces it in time; the
-/// server's end of it is the net for when there is none.
-const PARKED_MARGIN: Duration = Duration::from_secs(60);
 
 impl Held {
     /// Starts the credit stored as `revision`, to live for `ttl` between renewals.
@@ -92,9 +89,11 @@ impl Held {
         settlement: &Settlement,
         until_ms: u64,
         wait: Duration,
+        why: ParkReason,
     ) -> Result<(), LeaseError> {
         let lease = Lease::Parked(Parked {
             until_ms,
+            why,
             settlement: settlement.clone(),
         });
         self.write(Content::Live(json(&lease)), wait + PARKED_MARGIN)

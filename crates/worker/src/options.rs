@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlane_claude::ApiKey;
+use fairlane_core::defer;
 use fairlane_core::models::Catalog;
 use fairlane_core::price::PriceTable;
 use fairlane_runtime::config::Settings;
@@ -19,6 +20,7 @@ pub struct Options {
     pub(crate) credit_ttl: Duration,
     pub(crate) renew_every: Duration,
     pub(crate) results_keep: Duration,
+    pub(crate) defer: defer::Rules,
     pub(crate) body_bytes_max: usize,
     pub(crate) keys: Arc<Keys>,
     pub(crate) claude: fairlane_claude::Options,
@@ -58,6 +60,10 @@ impl Options {
             credit_ttl: Duration::from_millis(ttl),
             renew_every: Duration::from_millis(renew),
             results_keep: Duration::from_millis(settings.results.keep_ms),
+            defer: defer::Rules {
+                hour: settings.worker.defer_hour,
+                answer_within: settings.worker.defer_answer_ms,
+            },
             body_bytes_max: usize::try_from(settings.producer.body_bytes_max).unwrap_or(usize::MAX),
             keys: Arc::new(keys(settings)?),
             claude: fairlane_claude::Options {

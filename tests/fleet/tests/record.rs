@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use fairlane_core::{JobId, TenantId};
-use fairlane_fleet_tests::{Fleet, PATIENCE, Setup, job};
+use fairlane_fleet_tests::{Books, Fleet, PATIENCE, Setup, job};
 use fairlane_nats::records::Slot;
 use fairlane_nats::{Records, watch};
 use fairlane_sim::SimConfig;
-use fairlane_support::within;
+use fairlane_support::{eventually, within};
 use fairlane_wire::{JobRecord, Phase};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fairlane-under-test");
@@ -113,4 +113,242 @@ async fn a_job_that_is_tried_again_says_why_and_until_when_and_has_words_for_its
         (done.retry_at_ms, done.retry_reason.as_deref()),
         (None, None)
     );
+}
+
+/// What a command says as JSON, and whether it succeeded.
+async fn says(fleet: &Fleet, arguments: &[&str]) -> (bool, serde_json::Value) {
+    let output = fleet.run(&[arguments, &["-o", "json"]].concat()).await;
+    let said = serde_json::from_slice(&output.stdout);
+    let said = said.unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    (output.status.success(), said)
+}
+
+/// Nothing is left in the job stream and no lease is held.
+async fn is_clear(fleet: &Fleet) -> Books {
+    eventually(PATIENCE, "nothing to be left", || async {
+        let books = Books::read(fleet.client())
+            .await
+            .map_err(|error| error.to_string())?;
+        match (books.queued, books.leases) {
+            (0, 0) => Ok(books),
+            _ => Err(format!("{books:?}")),
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_job_that_is_called_off_while_it_waits_is_never_called() {
+    let setup = Setup {
+        workers: 0,
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(PROGRAM, setup).await;
+    fleet.publish("acme", job("waits", "tags")).await;
+    fleet.phase("acme", "waits", Phase::Queued).await;
+    // As any NATS client would.
+    let reply = fleet
+        .client()
+        .client
+        .request("fl.ask.cancel.acme.waits", "".into())
+        .await
+        .unwrap();
+    let reply: serde_json::Value = serde_json::from_slice(&reply.payload).unwrap();
+    assert_eq!(
+        (&reply["outcome"], &reply["phase"]),
+        (&"ok".into(), &"cancelled".into())
+    );
+    is_clear(&fleet).await;
+
+    let _worker = fleet.spawn("worker");
+    fleet.publish("acme", job("runs", "tags")).await;
+    fleet.phase("acme", "runs", Phase::Done).await;
+    assert_eq!(fleet.sim.log().len(), 1, "only the other one");
+    let (ok, again) = says(&fleet, &["cancel", "acme/waits"]).await;
+    assert!(ok && again["phase"] == "cancelled", "{again}");
+    let (ok, done) = says(&fleet, &["cancel", "acme/runs"]).await;
+    assert!(
+        !ok && done["outcome"] == "ended" && done["phase"] == "done",
+        "{done}"
+    );
+    let output = fleet.run(&["cancel", "acme/nobody"]).await;
+    assert_eq!(output.status.code(), Some(3));
+}
+
+#[tokio::test]
+async fn a_job_that_is_called_off_while_it_waits_for_a_time_leaves_at_once() {
+    let fleet = Fleet::start(PROGRAM, Setup::default()).await;
+    fleet
+        .publish(
+            "acme",
+            job("later", "[[sim:once=429 retry_after=3600]] tags"),
+        )
+        .await;
+    fleet.phase("acme", "later", Phase::Retrying).await;
+    assert!(says(&fleet, &["cancel", "acme/later"]).await.0);
+    is_clear(&fleet).await;
+    fleet.phase("acme", "later", Phase::Cancelled).await;
+}
+
+#[tokio::test]
+async fn a_running_job_that_is_called_off_stops_and_pays_what_it_used() {
+    let setup = Setup {
+        sim: writing(100.0),
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(PROGRAM, setup).await;
+    // It would take far longer than the test has patience.
+    let endless = long("endless", "[[sim:out=20000]] tags").replace("4000", "30000");
+    fleet.publish("acme", endless).await;
+    eventually(PATIENCE, "the answer to be under way", || async {
+        match fleet.record("acme", "endless").await {
+            Some(record) if record.tokens_so_far > 0 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert!(says(&fleet, &["cancel", "acme/endless"]).await.0);
+    let books = is_clear(&fleet).await;
+    assert_eq!((books.calls, books.letters), (1, 0), "{books:?}");
+    let record = fleet.phase("acme", "endless", Phase::Cancelled).await;
+    let used = record.usage.unwrap().output_tokens;
+    assert!((1..20_000).contains(&used), "{used}");
+    assert!(record.cost_usd > Some(0.0) && record.result.is_none());
+}
+
+#[tokio::test]
+async fn of_a_result_and_a_cancellation_at_the_same_moment_one_is_the_outcome() {
+    let setup = Setup {
+        sim: writing(10_000.0),
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(PROGRAM, setup).await;
+    const JOBS: usize = 60;
+    let (fleet, client) = (&fleet, &fleet.client().client);
+    let race = |number: usize| async move {
+        let id = format!("job-{number}");
+        fleet.publish("acme", job(&id, "tags")).await;
+        // Some before, some during, some after the answer.
+        tokio::time::sleep(Duration::from_millis(3 * number as u64)).await;
+        eventually(PATIENCE, "the job to be taken", || async {
+            let subject = format!("fl.ask.cancel.acme.{id}");
+            let reply = client.request(subject, "".into()).await.unwrap();
+            let reply: serde_json::Value = serde_json::from_slice(&reply.payload).unwrap();
+            match reply["outcome"].as_str() {
+                Some("not_found") => Err(reply),
+                _ => Ok(reply),
+            }
+        })
+        .await
+    };
+    let replies = futures::future::join_all((0..JOBS).map(race)).await;
+    let books = fleet.settled().await;
+    assert_eq!(books.letters, 0);
+    let mut cancelled = 0;
+    for (number, reply) in replies.iter().enumerate() {
+        let record = fleet
+            .record("acme", &format!("job-{number}"))
+            .await
+            .unwrap();
+        match record.phase {
+            Phase::Done => assert!(record.result.is_some() && reply["outcome"] != "ok"),
+            Phase::Cancelled => {
+                cancelled += 1;
+                assert!(
+                    record.result.is_none() && reply["outcome"] == "ok",
+                    "{reply}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(cancelled > 0, "some were in time");
+}
+
+/// A job that nothing answers, as the simulator goes.
+fn overloaded(id: &str, defer: Option<&str>) -> String {
+    let body = job(id, &format!("[[sim:status=529]] tags of {id}"));
+    let mut body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    body["max_attempts"] = 1.into();
+    body["on_overload"] = match defer {
+        Some(defer) => serde_json::json!({"fallback": "never", "defer": defer}),
+        None => serde_json::json!({"fallback": "never"}),
+    };
+    body.to_string()
+}
+
+#[tokio::test]
+async fn an_overloaded_job_asks_its_owner_and_waits_across_restarts_if_it_may() {
+    let mut fleet = Fleet::start(PROGRAM, Setup::default()).await;
+    for (id, defer) in [
+        ("asks", None),
+        ("asks-no", None),
+        ("may", Some("yes")),
+        ("must", Some("no")),
+    ] {
+        fleet.publish("acme", overloaded(id, defer)).await;
+    }
+    let asks = fleet.phase("acme", "asks", Phase::NeedsDecision).await;
+    let question = asks.question.unwrap();
+    assert!(question.answer_by_ms <= question.defer_until_ms);
+    assert_eq!(question.defer_until_ms % 86_400_000, 3 * 3_600_000);
+    fleet.phase("acme", "may", Phase::Deferred).await;
+    fleet.phase("acme", "must", Phase::Failed).await;
+    fleet.phase("acme", "asks-no", Phase::NeedsDecision).await;
+
+    fleet.schedulers[0].kill9();
+    fleet.schedulers[0] = fleet.spawn("scheduler");
+    fleet.workers[0].kill9();
+    fleet.workers[0] = fleet.spawn("worker");
+    let (ok, said) = says(&fleet, &["answer", "acme/asks", "yes"]).await;
+    assert!(ok && said["phase"] == "deferred", "{said}");
+    let (ok, said) = says(&fleet, &["answer", "acme/asks-no", "no"]).await;
+    assert!(ok && said["phase"] == "failed", "{said}");
+    let (ok, said) = says(&fleet, &["answer", "acme/asks", "no"]).await;
+    assert!(!ok && said["outcome"] == "ended", "{said}");
+    let (ok, said) = says(&fleet, &["answer", "acme/must", "yes"]).await;
+    assert!(!ok && said["outcome"] == "not_possible", "{said}");
+
+    // The two that may wait do, until the time that was told.
+    eventually(PATIENCE, "the others to leave", || async {
+        let books = Books::read(fleet.client())
+            .await
+            .map_err(|error| error.to_string())?;
+        match (books.queued, books.leases, books.letters) {
+            (2, 2, 2) => Ok(()),
+            _ => Err(format!("{books:?}")),
+        }
+    })
+    .await;
+    for id in ["asks", "may"] {
+        let record = fleet.phase("acme", id, Phase::Deferred).await;
+        let (_, why) = says(&fleet, &["why", &format!("acme/{id}")]).await;
+        assert_eq!(why["until_ms"], record.retry_at_ms.unwrap(), "{why}");
+    }
+    assert_eq!(fleet.sim.log().len(), 4, "none was called again");
+    // One that waits can be called off.
+    assert!(says(&fleet, &["cancel", "acme/asks"]).await.0);
+    assert!(says(&fleet, &["cancel", "acme/may"]).await.0);
+    is_clear(&fleet).await;
+}
+
+#[tokio::test]
+async fn a_question_that_nobody_answers_in_time_ends_as_a_dead_letter() {
+    let setup = Setup {
+        settings: vec![("worker.defer_answer_ms", "1000".to_owned())],
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(PROGRAM, setup).await;
+    fleet.publish("acme", overloaded("asks", None)).await;
+    let record = fleet.phase("acme", "asks", Phase::Failed).await;
+    assert!(record.question.is_some(), "it was asked");
+    assert!(
+        record
+            .failure
+            .unwrap()
+            .message
+            .contains("nobody said in time")
+    );
+    let books = is_clear(&fleet).await;
+    assert_eq!((books.letters, books.calls), (1, 1), "{books:?}");
 }

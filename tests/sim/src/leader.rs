@@ -93,7 +93,10 @@ fn seq_of(event: &Event) -> JobSeq {
         | Event::GrantRefused { seq }
         | Event::GrantFailed { seq }
         | Event::PutAside { seq }
-        | Event::PutAsideFailed { seq } => *seq,
+        | Event::PutAsideFailed { seq }
+        | Event::Moved { seq, .. }
+        | Event::CalledOff { seq }
+        | Event::Kept { seq } => *seq,
         Event::Worker { .. }
         | Event::Complete { .. }
         | Event::Policy { .. }
@@ -114,6 +117,9 @@ fn revision_of(event: &Event) -> u64 {
         | Event::Worker { .. }
         | Event::PutAside { .. }
         | Event::PutAsideFailed { .. }
+        | Event::Moved { .. }
+        | Event::CalledOff { .. }
+        | Event::Kept { .. }
         | Event::Complete { .. }
         | Event::Policy { .. }
         | Event::Spent { .. }
@@ -764,7 +770,12 @@ impl Run {
                     self.live.remove(&settlement.credit.seq);
                 }
             }
+            Event::Moved { seq, .. } => {
+                self.live.insert(*seq, revision);
+            }
             Event::Job(_)
+            | Event::CalledOff { .. }
+            | Event::Kept { .. }
             | Event::GrantStored { .. }
             | Event::GrantRefused { .. }
             | Event::GrantFailed { .. }

@@ -279,7 +279,7 @@ impl World {
                 };
                 let (revision, leases) = (delivery.revision, self.plan.leases);
                 let (value, ttl) = match outcome {
-                    Outcome::Parked { until } => (
+                    Outcome::Parked { until } | Outcome::Asked { until } => (
                         Value::Parked(settlement),
                         until.saturating_sub(self.now) + leases.parked_margin,
                     ),

@@ -159,6 +159,9 @@ impl Scheduler {
     }
 
     fn why_aside(&self, job: &Job) -> Option<PutAside> {
+        if job.called_off {
+            return Some(PutAside::CalledOff);
+        }
         if job.deadline.is_some_and(|deadline| deadline <= self.now) {
             return Some(PutAside::DeadlinePassed);
         }

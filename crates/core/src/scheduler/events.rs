@@ -54,6 +54,7 @@ impl Scheduler {
             deliveries,
             lost: 0,
             leaving: false,
+            called_off: false,
         };
         if let Some(deadline) = job.deadline {
             self.timers.insert((deadline, seen.seq));
@@ -211,7 +212,7 @@ impl Scheduler {
                 self.count_deliveries(seq, credit.delivery.saturating_sub(1));
                 self.back_in_line(seq, revision);
             }
-            Outcome::Parked { until } => {
+            Outcome::Parked { until } | Outcome::Asked { until } => {
                 self.leases.insert(
                     seq,
                     Lease {
@@ -219,6 +220,7 @@ impl Scheduler {
                         state: LeaseState::Parked {
                             until,
                             delivery: credit.delivery,
+                            asks: matches!(outcome, Outcome::Asked { .. }),
                         },
                     },
                 );
@@ -323,7 +325,11 @@ impl Scheduler {
             seq,
             Lease {
                 revision,
-                state: LeaseState::Parked { until, delivery },
+                state: LeaseState::Parked {
+                    until,
+                    delivery,
+                    asks: false,
+                },
             },
         );
         self.timers.insert((until, seq));

@@ -15,6 +15,7 @@ mod fleet;
 mod gates;
 mod inspect;
 mod lanes;
+mod owner;
 mod picture;
 mod pools;
 mod queues;
@@ -152,6 +153,8 @@ pub enum Outcome {
     Finished,
     /// It runs again at the time given.
     Parked { until: Millis },
+    /// Its owner is asked whether it may wait longer, and has until the time given to answer.
+    Asked { until: Millis },
     /// It was not begun and goes back in line.
     Returned,
 }
@@ -208,6 +211,16 @@ pub enum Event {
     },
     /// The server ended a lease: its holder died, or its time to be parked is over.
     LeaseEnded { seq: JobSeq, revision: u64 },
+    /// A parked job waits until another time.
+    Moved {
+        seq: JobSeq,
+        until: Millis,
+        revision: u64,
+    },
+    /// The record of a job says that it is over.
+    CalledOff { seq: JobSeq },
+    /// A job we asked to be put aside is to stay.
+    Kept { seq: JobSeq },
     /// Our grant is stored.
     GrantStored { seq: JobSeq, revision: u64 },
     /// Our grant could not be stored, for no reason of its own: the store takes nothing now.
@@ -278,6 +291,8 @@ pub enum Notice {
 /// Why the leader itself takes a job out of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PutAside {
+    /// Its record says so, or its owner was asked and has not answered.
+    CalledOff,
     DeadlinePassed,
     /// With the number of workers that died on it.
     Undeliverable {
@@ -375,6 +390,13 @@ impl Scheduler {
                 revision,
             } => self.settled(settlement, revision),
             Event::LeaseEnded { seq, revision } => self.lease_ended(seq, revision),
+            Event::Moved {
+                seq,
+                until,
+                revision,
+            } => self.moved(seq, until, revision),
+            Event::CalledOff { seq } => self.call_off(seq),
+            Event::Kept { seq } => self.keep(seq),
             Event::GrantStored { seq, revision } => self.grant_stored(seq, revision),
             Event::GrantRefused { seq } => self.grant_refused(seq),
             Event::GrantFailed { seq } => {

@@ -28,6 +28,8 @@ pub(super) struct Job {
     pub(super) lost: u32,
     /// It is being moved to the dead letters.
     pub(super) leaving: bool,
+    /// Its owner does not want it any more.
+    pub(super) called_off: bool,
 }
 
 /// What it means to run a job on a model.
@@ -101,8 +103,13 @@ pub(super) enum LeaseState {
         /// Its worker has begun.
         started: bool,
     },
-    /// Nobody may have it before `until`; `delivery` is the number of its last credit.
-    Parked { until: Millis, delivery: u32 },
+    /// Nobody may have it before `until`; `delivery` is the number of its last credit. If it `asks`,
+    /// its owner has until then to answer.
+    Parked {
+        until: Millis,
+        delivery: u32,
+        asks: bool,
+    },
     /// Nobody holds it; only the revision matters.
     Over,
     /// Its job is gone from the stream, though we have not seen it there yet.

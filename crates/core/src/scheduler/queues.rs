@@ -26,6 +26,10 @@ impl Scheduler {
                 LeaseState::Over => {}
             }
         }
+        if job.called_off {
+            self.put_aside_now(seq, PutAside::CalledOff);
+            return;
+        }
         if not_before > self.now {
             self.timers.insert((not_before, seq));
             return;
@@ -182,9 +186,14 @@ impl Scheduler {
             }
             self.timers.pop_first();
             if let Some(lease) = self.leases.get_mut(&seq)
-                && matches!(lease.state, LeaseState::Parked { until, .. } if until <= at)
+                && let LeaseState::Parked { until, asks, .. } = lease.state
+                && until <= at
             {
                 lease.state = LeaseState::Over;
+                // Nobody has answered, or we have not heard of it.
+                if asks && let Some(job) = self.jobs.get_mut(&seq) {
+                    job.called_off = true;
+                }
             }
             if matches!(
                 self.leases.get(&seq),

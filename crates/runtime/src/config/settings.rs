@@ -251,6 +251,10 @@ described! {
         drain_ms: u64 = 120_000, whole(0, 7_200_000);
         /// Real tries at Claude per job, the first one included.
         max_attempts: u32 = 4, whole(1, 20);
+        /// Hour of the next day, UTC, at which jobs run that were put off because everything was overloaded.
+        defer_hour: u32 = 3, whole(0, 23);
+        /// Time an owner has to say whether a job may be put off, milliseconds; no answer is no.
+        defer_answer_ms: u64 = HOUR_MS, whole(1_000, DAY_MS);
         /// Time between two renewals of a running job's credit, milliseconds.
         renew_ms: u64 = 5_000, whole(100, 300_000);
     }

@@ -93,6 +93,7 @@ struct Leader {
     ages: Ages,
     ready: async_nats::Subscriber,
     questions: async_nats::Subscriber,
+    cancels: async_nats::Subscriber,
     outcomes: FuturesUnordered<BoxFuture<'static, Event>>,
     /// Turns of jobs that are put aside: thousands may miss their deadline at once.
     asides: Arc<Semaphore>,
@@ -115,6 +116,7 @@ enum Woken {
     Reconcile(Answer),
     Ready(async_nats::Message),
     Question(async_nats::Message),
+    Cancel(async_nats::Message),
     Outcome(Event),
     Deadline,
     Saved(Books),
@@ -133,6 +135,7 @@ impl Leader {
         }
         let ready = nats.client.subscribe(nats.names.ready_subject()).await;
         let questions = nats.client.subscribe(nats.names.why_subject()).await;
+        let cancels = nats.client.subscribe(nats.names.cancel_subject()).await;
         let credits = nats.bucket(&nats.names.credits_bucket());
         let mut leader = Self {
             leases: credits.watch(),
@@ -143,6 +146,7 @@ impl Leader {
             ages: Ages::default(),
             ready: ready.context("cannot listen for workers")?,
             questions: questions.context("cannot listen for questions")?,
+            cancels: cancels.context("cannot listen for jobs that are called off")?,
             outcomes: FuturesUnordered::new(),
             asides: Arc::new(Semaphore::new(ASIDES_MAX)),
             books: Some(books),
@@ -190,6 +194,7 @@ impl Leader {
                 Woken::Reconcile(answer) => self.reconcile(answer),
                 Woken::Ready(message) => self.apply_ready(&message),
                 Woken::Question(message) => self.answer(&message).await,
+                Woken::Cancel(message) => self.apply_cancel(&message).await,
                 Woken::Outcome(event) => self.apply(event),
                 Woken::Deadline => self.apply(Event::Tick),
                 Woken::Saved(books) => {
@@ -216,6 +221,7 @@ impl Leader {
             () = self.shell.stop.cancelled() => Woken::Stop,
             Some(message) = self.ready.next() => Woken::Ready(message),
             Some(message) = self.questions.next() => Woken::Question(message),
+            Some(message) = self.cancels.next() => Woken::Cancel(message),
             Some(event) = self.outcomes.next() => Woken::Outcome(event),
             // Before what may always have more to read.
             _ = gauges.tick() => Woken::Gauges,
@@ -266,7 +272,7 @@ impl Leader {
                         // Never closed; without a turn it would only be less patient.
                         let _turn = turns.acquire_owned().await;
                         match aside::put_aside(&nats, keep, seq, why, clock.now()).await {
-                            Ok(()) => Event::PutAside { seq },
+                            Ok(event) => event,
                             Err(error) => {
                                 let error = format!("{error:#}");
                                 tracing::warn!(seq = seq.0, error, "cannot put a job aside yet");

@@ -3,10 +3,11 @@
 //! Jobs are read by priority, the most urgent first, and each priority is granted from as soon as all
 //! of it is known: a million batch jobs delay no critical one.
 
+use bytes::Bytes;
 use fairlane_core::Priority;
 use fairlane_core::scheduler::Event;
 use fairlane_nats::{Index, IndexEvent, Nats, watch};
-use fairlane_wire::lease::Ready;
+use fairlane_wire::lease::{CalledOff, Ready};
 
 use super::{BATCH, Leader, ledger};
 use crate::convert;
@@ -155,6 +156,18 @@ impl Leader {
             took_ms,
             "all jobs of a priority are known"
         );
+    }
+
+    pub(super) async fn apply_cancel(&mut self, message: &async_nats::Message) {
+        match serde_json::from_slice(&message.payload) {
+            Ok(CalledOff { seq }) => self.apply(Event::CalledOff { seq }),
+            Err(error) => return tracing::warn!(%error, "not a job that is called off"),
+        }
+        if let Some(reply) = message.reply.clone()
+            && let Err(error) = self.shell.nats.client.publish(reply, Bytes::new()).await
+        {
+            tracing::debug!(%error, "cannot say that it is heard");
+        }
     }
 
     pub(super) fn apply_ready(&mut self, message: &async_nats::Message) {

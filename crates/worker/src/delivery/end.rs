@@ -9,7 +9,7 @@ use fairlane_core::attempt::{Cause, Decision, Hold, Retry};
 use fairlane_core::failure::{Reason, classify};
 use fairlane_nats::{Original, StoredMessage};
 use fairlane_runtime::metrics::Outcome;
-use fairlane_wire::lease::{DeliveryOutcome, Settlement};
+use fairlane_wire::lease::{DeliveryOutcome, ParkReason, Settlement};
 use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, Letter, Phase};
 
 use super::fallback::refused_by_fallback;
@@ -55,6 +55,9 @@ impl Delivery {
                     self.context
                         .metrics
                         .prompt_review(task.job.headers.kind.as_str());
+                }
+                if let Some(question) = self.may_wait(&task, cause) {
+                    return self.defer(task, call, question).await;
                 }
                 let failure = failure.unwrap_or_else(|| books::failure(cause, &call.report));
                 self.bury(task.job, failure, Some(call)).await;
@@ -267,7 +270,15 @@ impl Delivery {
         }
         let settlement = self.settlement(DeliveryOutcome::Retry, Some(&call), retry.hold);
         let wait = Duration::from_millis(retry.after_ms);
-        self.end(&settlement, End::Park { until_ms, wait }).await;
+        self.end(
+            &settlement,
+            End::Park {
+                until_ms,
+                wait,
+                why: ParkReason::Retry,
+            },
+        )
+        .await;
     }
 
     /// The job ended by another's word, and its call was given up: what it used is charged and booked.
@@ -311,7 +322,15 @@ impl Delivery {
         let until_ms = now_ms() + UNREADABLE_WAIT_MS;
         let settlement = self.settlement(DeliveryOutcome::Retry, None, None);
         let wait = Duration::from_millis(UNREADABLE_WAIT_MS);
-        self.end(&settlement, End::Park { until_ms, wait }).await;
+        self.end(
+            &settlement,
+            End::Park {
+                until_ms,
+                wait,
+                why: ParkReason::Retry,
+            },
+        )
+        .await;
     }
 
     /// Deletes the job and releases the credit.
@@ -344,7 +363,11 @@ impl Delivery {
         loop {
             let ended = match end {
                 End::Release => self.lease.release(settlement).await,
-                End::Park { until_ms, wait } => self.lease.park(settlement, until_ms, wait).await,
+                End::Park {
+                    until_ms,
+                    wait,
+                    why,
+                } => self.lease.park(settlement, until_ms, wait, why).await,
             };
             match ended {
                 Ok(()) => return,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fairlane_core::Millis;
 use fairlane_core::failure::{Class, Reason};
-use fairlane_wire::lease::DeliveryOutcome;
+use fairlane_wire::lease::{DeliveryOutcome, ParkReason};
 use fairlane_wire::record::FallbackUse;
 use fairlane_wire::{Phase, Submission, fallback};
 
@@ -71,7 +71,15 @@ impl Delivery {
         }
         let settlement = self.settlement(DeliveryOutcome::Retry, call.as_ref(), None);
         let wait = Duration::from_millis(OWN_MODEL_WAIT_MS);
-        self.end(&settlement, End::Park { until_ms, wait }).await;
+        self.end(
+            &settlement,
+            End::Park {
+                until_ms,
+                wait,
+                why: ParkReason::Retry,
+            },
+        )
+        .await;
     }
 }
 

@@ -42,7 +42,6 @@ impl Live {
             phase,
             retry_at_ms: None,
             retry_reason: None,
-            question: None,
             failure: None,
             tokens_so_far: 0,
             ..job.record.clone()

@@ -1,3 +1,4 @@
+mod owner;
 mod refusals;
 mod spare;
 mod standing;
