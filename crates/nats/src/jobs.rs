@@ -112,6 +112,18 @@ impl Jobs {
         Ok(message.map(stored))
     }
 
+    /// The last message on `subject`, as the leader has it.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn last(
+        &self,
+        stream: &str,
+        subject: &str,
+    ) -> Result<Option<StoredMessage>, ReadError> {
+        Ok(leader_last(&self.nats, stream, subject).await?.map(stored))
+    }
+
     /// Deletes the message at `seq`. Gone already is success.
     ///
     /// # Errors
