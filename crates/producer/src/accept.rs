@@ -20,14 +20,14 @@ const FREED_KEY_TRACE: Duration = Duration::from_secs(60);
 
 /// An idempotency key as its job holds it.
 #[derive(Debug)]
-struct Held {
-    holder: KeyHolder,
+pub(crate) struct Held {
+    pub(crate) holder: KeyHolder,
     revision: Revision,
 }
 
 /// How storing a job ended.
 #[derive(Debug)]
-enum Lane {
+pub(crate) enum Lane {
     At(Stored),
     Full,
 }
@@ -39,6 +39,10 @@ impl Store {
         submitted: &Submitted<'_>,
         mut accept: Accept,
     ) -> Result<Outcome, Trouble> {
+        if let Some(redrive) = &accept.headers.redrive {
+            let letter = redrive.letter;
+            return self.accept_again(submitted, accept, letter).await;
+        }
         let key = idem_key(&accept);
         let (held, slot) = tokio::join!(
             self.take_key(&key, &accept),
@@ -74,7 +78,7 @@ impl Store {
     }
 
     /// Takes the key for the job, or learns which job has it.
-    async fn take_key(&self, key: &str, accept: &Accept) -> Result<Held, Trouble> {
+    pub(crate) async fn take_key(&self, key: &str, accept: &Accept) -> Result<Held, Trouble> {
         let job = &accept.headers.job;
         let owner = KeyOwner { job: job.clone() };
         let value: Bytes = serde_json::to_vec(&owner)
@@ -147,7 +151,7 @@ impl Store {
         Ok(Some(self.publish(submitted, accept, &id).await?))
     }
 
-    async fn publish(
+    pub(crate) async fn publish(
         &self,
         submitted: &Submitted<'_>,
         accept: &Accept,
@@ -175,7 +179,7 @@ impl Store {
     }
 
     /// Refuses a job for want of room, and gives its key back: the same job may come again.
-    async fn turn_back(
+    pub(crate) async fn turn_back(
         &self,
         submitted: &Submitted<'_>,
         accept: Accept,
@@ -198,10 +202,10 @@ impl Store {
     }
 }
 
-fn idem_key(accept: &Accept) -> String {
+pub(crate) fn idem_key(accept: &Accept) -> String {
     format!("{}.{}", accept.tenant, key_hash(&accept.headers.key))
 }
 
-fn message_id(accept: &Accept) -> String {
+pub(crate) fn message_id(accept: &Accept) -> String {
     format!("{}:{}", accept.tenant, key_hash(&accept.headers.key))
 }

@@ -17,6 +17,7 @@
 
 mod accept;
 mod asks;
+mod again;
 pub mod intake;
 mod producer;
 mod quarantine;

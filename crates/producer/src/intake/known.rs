@@ -41,6 +41,25 @@ pub fn next(holder: &KeyHolder, record: Option<&JobRecord>) -> Next {
     }
 }
 
+/// Decides the same for a job that comes from the dead letter at `letter`. Letters are numbered as
+/// they are written, and the record says which one its job comes from.
+#[must_use]
+pub fn next_again(letter: u64, holder: &KeyHolder, record: Option<&JobRecord>) -> Next {
+    let may_run = record.is_none_or(|record| {
+        let has_failed = record.phase == Phase::Failed && record.redrive_of < Some(letter);
+        let was_cut_off = record.redrive_of == Some(letter)
+            && record.sequence.is_none()
+            && !record.phase.is_final();
+        let is_pointer = record.same_as.is_some() && !record.phase.is_final();
+        has_failed || was_cut_off || is_pointer
+    });
+    match holder {
+        _ if !may_run => Next::Already,
+        KeyHolder::Other(owner) => Next::SameAs(owner.clone()),
+        KeyHolder::This => Next::Publish,
+    }
+}
+
 /// Whether no job was ever queued under the id of this record: an accepted submission may replace
 /// it. The record of a job is never replaced.
 #[must_use]
@@ -72,6 +91,38 @@ mod tests {
         let mut record = JobRecord::new(TenantId::parse("acme").unwrap(), id("a"), phase, 1);
         record.sequence = sequence;
         record
+    }
+
+    #[test]
+    fn a_letter_runs_again_once_and_only_while_its_job_has_failed() {
+        use KeyHolder::{Other, This};
+        use Next::{Already, Publish, SameAs};
+        let of = |phase, sequence, letter| {
+            let mut record = record(phase, sequence);
+            record.redrive_of = letter;
+            Some(record)
+        };
+        let cases = [
+            (None, Publish),
+            (of(Phase::Failed, Some(7), None), Publish),
+            (of(Phase::Failed, None, None), Publish),
+            (of(Phase::Failed, Some(7), Some(19)), Publish),
+            (of(Phase::Failed, Some(7), Some(20)), Already),
+            (of(Phase::Failed, Some(7), Some(21)), Already),
+            (of(Phase::Queued, None, Some(20)), Publish),
+            (of(Phase::Queued, Some(8), Some(20)), Already),
+            (of(Phase::Queued, None, Some(19)), Already),
+            (of(Phase::Generating, Some(7), None), Already),
+            (of(Phase::Done, Some(7), None), Already),
+            (of(Phase::Done, None, Some(20)), Already),
+            (of(Phase::Cancelled, Some(7), None), Already),
+        ];
+        for (record, want) in cases {
+            assert_eq!(next_again(20, &This, record.as_ref()), want, "{record:?}");
+        }
+        let failed = of(Phase::Failed, Some(7), None);
+        let other = Other(id("b"));
+        assert_eq!(next_again(20, &other, failed.as_ref()), SameAs(id("b")));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use fairlane_wire::record::{JobRecord, Phase};
 use fairlane_wire::submission::{self, Submission};
 
 pub use arrival::{Arrival, Claim};
-pub use known::{KeyHolder, Next, has_no_job, is_refused_at_the_door, next};
+pub use known::{KeyHolder, Next, has_no_job, is_refused_at_the_door, next, next_again};
 
 /// Output tokens expected of a job whose kind has no history.
 pub const OUTPUT_TOKENS_EXPECTED: u64 = 256;
@@ -123,7 +123,11 @@ impl Intake {
             Err(failure) => return refused(arrival, Some(tenant), &body, failure, now_ms),
         };
         let id = arrival.id_of(&job);
-        let priority = classify(job.origin, job.sla_seconds);
+        // Nobody waits for it any more: what is sent again takes the place behind all others.
+        let priority = match arrival.redrive {
+            Some(_) => Priority::Batch,
+            None => classify(job.origin, job.sla_seconds),
+        };
         let mut record =
             JobRecord::new(tenant.clone(), id.clone(), Phase::Queued, arrival.stored_ms)
                 .describing(&job.kind, priority, &job.model);
