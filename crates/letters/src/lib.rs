@@ -6,6 +6,7 @@
 //! | [`index`] | all letters without their bodies, in groups of one cause | none |
 //! | [`filter`] | which letters are meant | none |
 //! | [`repair`] | a body made runnable | none |
+//! | [`ready`] | a letter, repaired and judged, as the submission that sends it again | none |
 //! | [`copy`] | a letter as one line of a file | none |
 //! | [`reader`] | the index, read from the stream | reads |
 //! | [`claim`] | the right to send a letter again, given once | writes |
@@ -21,5 +22,6 @@ pub mod copy;
 pub mod filter;
 pub mod index;
 pub mod reader;
+pub mod ready;
 pub mod repair;
-// RUN
+pub mod run;

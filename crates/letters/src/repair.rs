@@ -21,6 +21,9 @@ pub struct Repair {
     /// Merge this into the document (RFC 7396): null takes a field away.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patch: Option<Value>,
+    /// The tenant it is sent for, if it was published under another name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,6 +78,7 @@ impl Repair {
             let fields: Vec<&str> = fields.take(5).map(String::as_str).collect();
             parts.push(format!("patch {}", fields.join(",")));
         }
+        parts.extend(self.tenant.as_ref().map(|name| format!("tenant {name}")));
         parts.extend(self.model.as_ref().map(|model| format!("model {model}")));
         parts.extend(self.max_tokens.map(|max| format!("max_tokens {max}")));
         parts.extend((!self.trim.is_empty()).then(|| "trim".to_owned()));
@@ -109,8 +113,12 @@ pub fn repair(
             bytes = stripped;
         }
     }
-    let edits = repair.patch.is_some() || repair.model.is_some() || repair.max_tokens.is_some();
-    if !edits && repair.trim.is_empty() {
+    let bytes_only = Repair {
+        body: repair.body.clone(),
+        strip: repair.strip,
+        ..Repair::default()
+    };
+    if *repair == bytes_only {
         return Ok(Repaired {
             body: bytes,
             changes,
@@ -140,6 +148,12 @@ fn edit(document: &mut Value, repair: &Repair, changes: &mut Vec<String>) {
         if *document != before {
             changes.push("the patch was merged".to_owned());
         }
+    }
+    if let (Some(tenant), Some(named)) = (&repair.tenant, document.get_mut("tenant"))
+        && named != tenant.as_str()
+    {
+        changes.push(format!("tenant was {named} and is {tenant:?}"));
+        *named = tenant.as_str().into();
     }
     let model = repair
         .model
@@ -225,7 +239,7 @@ fn text_at<'a>(document: &'a mut Value, path: &str) -> Result<&'a mut String, Re
 
 /// Path of the longest text that the model will read.
 fn longest_text(document: &Value) -> Option<String> {
-    fn walk<'a>(value: &'a Value, path: &str, found: &mut Option<(usize, String)>) {
+    fn walk(value: &Value, path: &str, found: &mut Option<(usize, String)>) {
         match value {
             Value::String(text) if found.as_ref().is_none_or(|(most, _)| text.len() > *most) => {
                 *found = Some((text.len(), path.to_owned()));

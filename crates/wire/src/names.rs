@@ -148,6 +148,12 @@ impl Namespace {
         self.bucket("idem")
     }
 
+    /// KV bucket of the runs that send dead letters again.
+    #[must_use]
+    pub fn redrives_bucket(&self) -> String {
+        self.bucket("redrives")
+    }
+
     /// Object store of bodies too large for a message.
     #[must_use]
     pub fn payload_store(&self) -> String {

@@ -90,6 +90,11 @@ pub fn specs(names: &Namespace, options: &ObjectOptions) -> Vec<Spec> {
         ),
         bucket(&names.status_bucket(), "job records", options),
         bucket(&names.idem_bucket(), "idempotency keys", options),
+        bucket(
+            &names.redrives_bucket(),
+            "runs that send dead letters again",
+            options,
+        ),
         payloads(&names.payload_store(), options),
     ]
 }
