@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 
+use crate::dlq::args::DlqCommand;
 use crate::exit;
 
 /// Runs Claude jobs for many tenants, fairly and within the organisation's limits, on NATS JetStream.
@@ -37,7 +38,7 @@ Exit codes:
   0    success
   1    the command failed, or a job did
   2    wrong usage or configuration
-  3    no such job
+  3    no such job or dead letter
   5    NATS cannot be reached
   130  interrupted";
 
@@ -191,6 +192,9 @@ pub(crate) enum Command {
     /// The text of the answer, or with -o json the whole message of the Claude API.
     #[command(after_help = "Example:\n  fairlane result acme/wp-1")]
     Result(JobArgs),
+    /// Work with dead letters: list, repair, send again
+    #[command(subcommand)]
+    Dlq(DlqCommand),
     /// Run 800 jobs of four tenants, some of them broken, on this machine, and check the outcome
     ///
     /// Needs nothing but this program. Always uses the simulator, unless --live is given.

@@ -26,7 +26,7 @@ Exit codes:
   0    success
   1    the command failed, or a job did
   2    wrong usage or configuration
-  3    no such job
+  3    no such job or dead letter
   5    NATS cannot be reached
   130  interrupted";
 

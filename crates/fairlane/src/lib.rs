@@ -7,9 +7,17 @@
 //! | `roles` | producer, scheduler, worker |
 //! | `dev`, `tether` | a whole fleet of child processes on one machine |
 //! | `submit`, `summary` | send a file of jobs, follow them, report |
+<<<<<<< Updated upstream
 //! | `lookup`, `status`, `watch`, `why`, `result` | one job |
 //! | `tenant` | what holds for tenants |
+<<<<<<< HEAD
 //! | `ask` | what the owner of a job can have done to it |
+=======
+=======
+//! | `lookup`, `status`, `why`, `result` | one job |
+//! | `dlq` | dead letters: list, show, repair, send again, export |
+>>>>>>> Stashed changes
+>>>>>>> a134e98 (producer: box a long future)
 //! | `demo` | `dev` and `submit` over a bundled file, with the outcome checked |
 //!
 //! Data goes to standard output, everything else to standard error, so `-o json` can be piped.
@@ -19,6 +27,7 @@ mod cli;
 mod config_show;
 mod demo;
 mod dev;
+mod dlq;
 mod exit;
 mod init;
 mod lines;
@@ -106,6 +115,7 @@ async fn run(cli: Cli) -> Outcome {
         Command::Why(args) => why::run(&globals, args).await,
         Command::Tenant(command) => tenant::run(&globals, command).await,
         Command::Result(args) => result::run(&globals, args).await,
+        Command::Dlq(command) => Box::pin(dlq::run(&globals, command)).await,
         Command::Demo(args) => Box::pin(demo::run(&globals, args)).await,
     }
 }

@@ -41,7 +41,7 @@ impl Store {
     ) -> Result<Outcome, Trouble> {
         if let Some(redrive) = &accept.headers.redrive {
             let letter = redrive.letter;
-            return self.accept_again(submitted, accept, letter).await;
+            return Box::pin(self.accept_again(submitted, accept, letter)).await;
         }
         let key = idem_key(&accept);
         let (held, slot) = tokio::join!(

@@ -16,8 +16,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod accept;
-mod asks;
 mod again;
+mod asks;
 pub mod intake;
 mod producer;
 mod quarantine;
