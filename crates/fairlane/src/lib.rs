@@ -7,17 +7,10 @@
 //! | `roles` | producer, scheduler, worker |
 //! | `dev`, `tether` | a whole fleet of child processes on one machine |
 //! | `submit`, `summary` | send a file of jobs, follow them, report |
-<<<<<<< Updated upstream
 //! | `lookup`, `status`, `watch`, `why`, `result` | one job |
 //! | `tenant` | what holds for tenants |
-<<<<<<< HEAD
 //! | `ask` | what the owner of a job can have done to it |
-=======
-=======
-//! | `lookup`, `status`, `why`, `result` | one job |
 //! | `dlq` | dead letters: list, show, repair, send again, export |
->>>>>>> Stashed changes
->>>>>>> a134e98 (producer: box a long future)
 //! | `demo` | `dev` and `submit` over a bundled file, with the outcome checked |
 //!
 //! Data goes to standard output, everything else to standard error, so `-o json` can be piped.
