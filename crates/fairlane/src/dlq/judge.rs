@@ -6,7 +6,7 @@ use fairlane_core::price::{PriceTable, Terms, Usage};
 use fairlane_letters::ready::{Judge, Size};
 use fairlane_nats::HeaderMap;
 use fairlane_producer::intake::{Arrival, Body, Decision, Intake};
-use fairlane_runtime::{TraceContext, catalog};
+use fairlane_runtime::{TraceContext, catalog, fallback_kinds};
 use fairlane_wire::{Failure, Namespace};
 
 use super::now_ms;
@@ -26,8 +26,10 @@ impl Producers {
     pub(crate) fn new(target: &Target, names: &Namespace) -> Result<Self, Stop> {
         let catalog = catalog(&target.settings().models);
         let catalog = catalog.map_err(|error| Stop::new(Exit::Usage, error))?;
+        let kinds = fallback_kinds(&target.settings().fallback);
+        let kinds = kinds.map_err(|error| Stop::new(Exit::Usage, error))?;
         Ok(Self {
-            intake: Intake::new(catalog.clone(), target.settings()),
+            intake: Intake::new(catalog.clone(), kinds, target.settings()),
             names: names.clone(),
             catalog,
             prices: PriceTable::default(),

@@ -45,7 +45,7 @@ pub async fn drive(
         now_ms,
     };
     drive.saved_total = drive.run.tally.total();
-    let ended = drive.all(stop).await;
+    let ended = Box::pin(drive.all(stop)).await;
     // Also on an error: what was done is done.
     let saved = drive.save().await;
     ended?;
@@ -115,7 +115,7 @@ impl<J: Judge, T: FnMut(&Run)> Drive<'_, J, T> {
                 id: self.run.id.clone(),
                 text: format!("letter {position} is missing"),
             })?;
-            self.one(letter).await?;
+            Box::pin(self.one(letter)).await?;
             (self.tell)(&self.run);
         }
         self.run.state = State::Done;
