@@ -12,7 +12,11 @@ const LINE_MAX: usize = 160;
 
 /// The lines that differ between two bodies, with some around them.
 pub(crate) fn diff(before: &[u8], after: &[u8], paint: Paint) -> String {
-    let (before, after) = (readable(before), readable(after));
+    // Of two forms of text everything would differ.
+    let (before, after) = match (indented(before), indented(after)) {
+        (Some(before), Some(after)) => (before, after),
+        (None, _) | (_, None) => (escaped(before), escaped(after)),
+    };
     let diff = TextDiff::from_lines(&before, &after);
     let mut lines = Vec::new();
     for group in diff.grouped_ops(CONTEXT) {
@@ -31,21 +35,21 @@ pub(crate) fn diff(before: &[u8], after: &[u8], paint: Paint) -> String {
     lines.join("\n")
 }
 
-/// JSON indented, anything else as it is; what cannot be shown is escaped.
-fn readable(body: &[u8]) -> String {
-    match serde_json::from_slice::<Value>(body) {
-        Ok(value) => format!("{value:#}\n"),
-        Err(_) => {
-            let mut text = String::new();
-            for chunk in body.utf8_chunks() {
-                text.push_str(chunk.valid());
-                let bytes = chunk.invalid();
-                text.extend(bytes.iter().map(|byte| format!("\\x{byte:02x}")));
-            }
-            // A long line says nothing about where it changed.
-            text.replace(",", ",\n") + "\n"
-        }
+fn indented(body: &[u8]) -> Option<String> {
+    let value: Value = serde_json::from_slice(body).ok()?;
+    Some(format!("{value:#}\n"))
+}
+
+/// The body as it is, what cannot be shown escaped.
+fn escaped(body: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in body.utf8_chunks() {
+        text.push_str(chunk.valid());
+        let bytes = chunk.invalid();
+        text.extend(bytes.iter().map(|byte| format!("\\x{byte:02x}")));
     }
+    // A long line says nothing about where it changed.
+    text.replace(',', ",\n") + "\n"
 }
 
 fn short(line: &str) -> String {
