@@ -181,9 +181,9 @@ pub(crate) enum Command {
     /// Gives a new job. Without this program: a NATS request on fl.ask.regenerate.TENANT.JOB.
     #[command(after_help = "Example:\n  fairlane regenerate acme/wp-1")]
     Regenerate(JobArgs),
-    /// Say what a job waits for, and until when
-    #[command(after_help = "Example: fairlane why acme/hello-1")]
-    Why(JobArgs),
+    /// Say what a job or a tenant waits for, and until when
+    #[command(after_help = "Examples:\n  fairlane why acme/hello-1\n  fairlane why --tenant acme")]
+    Why(WhyArgs),
     /// Look at what holds for tenants, and change it
     #[command(subcommand)]
     Tenant(TenantCommand),
@@ -416,6 +416,18 @@ impl From<YesNo> for fairlane_wire::Answer {
     }
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    /// The job: its id, or TENANT/ID
+    #[arg(value_name = "JOB", required_unless_present = "tenant")]
+    pub(crate) job: Option<String>,
+    /// Without a job: the tenant to tell of. With one: its tenant, if several have a job of this id
+    #[arg(long, value_name = "TENANT", value_parser = tenant)]
+    pub(crate) tenant: Option<fairlane_core::TenantId>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
 fn tenant(text: &str) -> Result<fairlane_core::TenantId, String> {
     fairlane_core::TenantId::parse(text).map_err(|error| error.to_string())
 }
@@ -482,6 +494,7 @@ mod tests {
             &["fairlane", "submit", "-", "--timeout", "5"],
             &["fairlane", "status", "j", "-o", "yaml"],
             &["fairlane", "dev", "--workers", "0"],
+            &["fairlane", "why"],
             &["fairlane", "tenant", "demote", "acme"],
             &["fairlane", "tenant", "demote", "acme", "--for", "10"],
             &["fairlane", "tenant", "demote", "acme", "--for", "721h"],

@@ -5,4 +5,5 @@
 mod commands;
 mod submit;
 mod tenants;
+mod why;
 mod world;
