@@ -4,6 +4,7 @@
 //! released. What fails for lack of NATS is repeated until it works or the process must stop; the
 //! answer is paid for, and a repeated step changes nothing.
 
+mod crash;
 mod defer;
 mod end;
 mod fallback;
@@ -36,6 +37,7 @@ use crate::lease::Held;
 use crate::options::Options;
 use crate::request::{Plan, Request};
 use crate::schema::Schema;
+use crash::Point;
 use live::{InHand, Live};
 
 /// What deliveries share.
@@ -47,6 +49,11 @@ pub(crate) struct Context {
     pub(crate) worker: WorkerId,
     pub(crate) in_hand: InHand,
     records: Records,
+    /// Where a delivery stands still for good, and that it does.
+    #[cfg(test)]
+    crash: Option<Point>,
+    #[cfg(test)]
+    crashed: tokio::sync::Notify,
 }
 
 impl Context {
@@ -63,6 +70,10 @@ impl Context {
             worker,
             in_hand: InHand::default(),
             records,
+            #[cfg(test)]
+            crash: None,
+            #[cfg(test)]
+            crashed: tokio::sync::Notify::new(),
         }
     }
 }
@@ -360,7 +371,9 @@ impl Delivery {
                 phase,
                 self.off.clone(),
             );
+            self.context.reached(Point::BeforeCall).await;
             let called = Box::pin(self.one_call(&request, &mut live)).await;
+            self.context.reached(Point::Answered).await;
             let mut report = match called {
                 Called::Reported(report) => *report,
                 Called::LeaseLost(mut report) => {
@@ -479,5 +492,7 @@ fn now_ms() -> Millis {
     Millis::try_from(since_epoch.as_millis()).unwrap_or(Millis::MAX)
 }
 
+#[cfg(test)]
+mod matrix;
 #[cfg(test)]
 mod tests;

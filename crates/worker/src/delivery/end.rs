@@ -12,6 +12,7 @@ use fairlane_runtime::metrics::Outcome;
 use fairlane_wire::lease::{DeliveryOutcome, ParkReason, Settlement};
 use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, Letter, Phase};
 
+use super::crash::Point;
 use super::fallback::refused_by_fallback;
 use super::{Call, Delivery, End, Job, Saved, TURNS_MAX, Task, now_ms};
 use crate::books;
@@ -96,6 +97,7 @@ impl Delivery {
             self.save(record, revision, &headers),
             self.book(&headers, &call),
         );
+        self.context.reached(Point::Recorded).await;
         let outcome = match saved {
             Saved::Ours => {
                 self.context.metrics.job_ended(Outcome::Done);
@@ -170,6 +172,7 @@ impl Delivery {
                 self.book(&headers, call).await;
             }
         });
+        self.context.reached(Point::Recorded).await;
         match saved {
             Saved::Ours => {}
             Saved::Theirs => {
@@ -181,6 +184,7 @@ impl Delivery {
             Saved::Not => return,
         }
         if self.send_letter(&message, &letter).await {
+            self.context.reached(Point::Buried).await;
             self.context.metrics.job_ended(Outcome::Dead);
             self.clear(DeliveryOutcome::Dead, call.as_ref()).await;
         }
@@ -260,6 +264,7 @@ impl Delivery {
             self.save(record, revision, &headers),
             self.book(&headers, &call),
         );
+        self.context.reached(Point::Recorded).await;
         match saved {
             Saved::Ours => {}
             Saved::Theirs => {
@@ -348,6 +353,7 @@ impl Delivery {
             })
             .await;
         if deleted.is_some() {
+            self.context.reached(Point::Deleted).await;
             self.release(outcome, call).await;
         }
     }
