@@ -19,7 +19,7 @@ use bytes::Bytes;
 use fairlane_claude::{CallReport, Client};
 use fairlane_core::attempt::{self, Allowance, Decision, Jitter};
 use fairlane_core::failure::{Ending, Reason, Verdict, classify};
-use fairlane_core::price::Usage;
+use fairlane_core::price::{Usage, Usd};
 use fairlane_core::{JobSeq, Millis, WorkerId};
 use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::{Nats, Records, Revision, Slot, StoredMessage};
@@ -226,7 +226,7 @@ enum End {
 struct Call {
     report: CallReport,
     verdict: Verdict,
-    cost: Option<fairlane_core::price::Usd>,
+    cost: Option<Usd>,
 }
 
 /// The submission with its schema, if that can be used: nothing is paid for an answer that cannot be
@@ -355,12 +355,14 @@ impl Delivery {
     async fn call(&mut self, mut task: Task) {
         self.note_fallback(&mut task);
         let mut request = Request::new(&task.submission, &task.job.headers, &task.plan);
-        // The turns so far, with all that they used.
-        let mut paused: Option<CallReport> = None;
+        // The turns so far, with all that they used and cost.
+        let mut paused: Option<(CallReport, Option<Usd>)> = None;
         for turn in 1.. {
-            let before = paused
+            let (before, cost_before) = paused
                 .as_ref()
-                .map_or(Usage::default(), |report| report.usage);
+                .map_or((Usage::default(), None), |(report, cost)| {
+                    (report.usage, *cost)
+                });
             let phase = match turn {
                 1 => Phase::Generating,
                 _ => Phase::Refining,
@@ -377,17 +379,19 @@ impl Delivery {
             let mut report = match called {
                 Called::Reported(report) => *report,
                 Called::LeaseLost(mut report) => {
+                    let cost = sum(cost_before, self.cost(&task, &report));
                     report.usage = before.plus(report.usage);
-                    return self.lost(&task, *report).await;
+                    return self.lost(&task, *report, cost).await;
                 }
                 Called::NotWanted(mut report) => {
+                    let cost = sum(cost_before, self.cost(&task, &report));
                     report.usage = before.plus(report.usage);
-                    return self.called_off(&task, *report).await;
+                    return self.called_off(&task, *report, cost).await;
                 }
                 Called::NotSent(error) => {
                     tracing::info!(job = %self.credit().job, %error, "not calling on a lease that is over");
-                    if let Some(paused) = paused {
-                        self.lost(&task, paused).await;
+                    if let Some((paused, cost)) = paused {
+                        self.lost(&task, paused, cost).await;
                     }
                     return;
                 }
@@ -396,6 +400,8 @@ impl Delivery {
                     return Box::pin(self.bury(task.job, failure, None)).await;
                 }
             };
+            // Each turn has its own price: the size of its prompt decides.
+            let cost = sum(cost_before, self.cost(&task, &report));
             report.usage = before.plus(report.usage);
             let (failure, ()) = tokio::join!(
                 self.check_schema(&task, &mut report),
@@ -420,10 +426,9 @@ impl Delivery {
                 (decision, &report.message, turn < TURNS_MAX)
             {
                 request.continue_from(message);
-                paused = Some(report);
+                paused = Some((report, cost));
                 continue;
             }
-            let cost = self.cost(&task, &report);
             let call = Call {
                 report,
                 verdict,
@@ -478,10 +483,18 @@ impl Delivery {
         }
     }
 
-    fn cost(&self, task: &Task, report: &CallReport) -> Option<fairlane_core::price::Usd> {
+    fn cost(&self, task: &Task, report: &CallReport) -> Option<Usd> {
         let options = &self.context.options;
         let model = task.plan.model.as_str();
         books::cost(&options.prices, &options.catalog, model, report, now_ms())
+    }
+}
+
+/// Both amounts, as far as they are known.
+fn sum(one: Option<Usd>, other: Option<Usd>) -> Option<Usd> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one + other),
+        (known, None) | (None, known) => known,
     }
 }
 

@@ -4,6 +4,7 @@ use fairlane_claude::{CallRequest, RequestError};
 use fairlane_core::ModelId;
 use fairlane_core::fallback::{Changes, Ineligible, translate};
 use fairlane_core::models::{Catalog, Model, Support};
+use fairlane_runtime::TraceContext;
 use fairlane_wire::lease::Credit;
 use fairlane_wire::{JobHeaders, Submission, fallback, strict};
 use serde_json::{Map, Value};
@@ -117,8 +118,8 @@ pub(crate) struct Request {
     has_our_format: bool,
     api_version: Option<String>,
     betas: Vec<String>,
-    traceparent: Option<String>,
-    tracestate: Option<String>,
+    /// Where the job's trace came from; the call belongs to the delivery's part of it, if there is one.
+    trace: Option<TraceContext>,
 }
 
 impl Request {
@@ -140,8 +141,10 @@ impl Request {
             has_our_format,
             api_version: job.api_version.clone(),
             betas: job.betas.clone(),
-            traceparent: headers.traceparent.clone(),
-            tracestate: headers.tracestate.clone(),
+            trace: headers
+                .traceparent
+                .as_ref()
+                .and_then(|parent| TraceContext::parse(parent, headers.tracestate.as_deref())),
         }
     }
 
@@ -180,16 +183,14 @@ impl Request {
         if let Some(version) = &self.api_version {
             request = request.header("anthropic-version", version)?;
         }
-        let trace = [
-            ("traceparent", &self.traceparent),
-            ("tracestate", &self.tracestate),
-        ];
-        for (name, value) in trace {
-            // A trace that cannot be passed on is no reason not to run the job.
-            if let Some(value) = value
-                && let Ok(with) = request.clone().header(name, value)
-            {
-                request = with;
+        if let Some(trace) = TraceContext::current().or_else(|| self.trace.clone()) {
+            let state = trace.tracestate().map(|state| ("tracestate", state));
+            let parent = Some(("traceparent", trace.traceparent()));
+            for (name, value) in parent.into_iter().chain(state) {
+                // A trace that cannot be passed on is no reason not to run the job.
+                if let Ok(with) = request.clone().header(name, value) {
+                    request = with;
+                }
             }
         }
         Ok(request)

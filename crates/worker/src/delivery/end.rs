@@ -7,6 +7,7 @@ use fairlane_claude::CallReport;
 use fairlane_core::Millis;
 use fairlane_core::attempt::{Cause, Decision, Hold, Retry};
 use fairlane_core::failure::{Reason, classify};
+use fairlane_core::price::Usd;
 use fairlane_nats::{Original, StoredMessage};
 use fairlane_runtime::metrics::Outcome;
 use fairlane_wire::lease::{DeliveryOutcome, ParkReason, Settlement};
@@ -287,8 +288,8 @@ impl Delivery {
     }
 
     /// The job ended by another's word, and its call was given up: what it used is charged and booked.
-    pub(super) async fn called_off(&mut self, task: &Task, report: CallReport) {
-        let (verdict, cost) = (classify(&report.ending), self.cost(task, &report));
+    pub(super) async fn called_off(&mut self, task: &Task, report: CallReport, cost: Option<Usd>) {
+        let verdict = classify(&report.ending);
         let call = Call {
             report,
             verdict,
@@ -308,9 +309,8 @@ impl Delivery {
     }
 
     /// The lease went away under the call: somebody else has the job now. Only the books are ours.
-    pub(super) async fn lost(&self, task: &Task, report: CallReport) {
+    pub(super) async fn lost(&self, task: &Task, report: CallReport, cost: Option<Usd>) {
         let verdict = classify(&report.ending);
-        let cost = self.cost(task, &report);
         self.book(
             &task.job.headers,
             &Call {

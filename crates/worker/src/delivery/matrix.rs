@@ -17,6 +17,7 @@ use futures::{StreamExt, stream};
 
 use super::*;
 
+const MODEL: &str = "claude-haiku-4-5";
 const ATTEMPTS_MAX: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(60);
@@ -125,6 +126,9 @@ struct Case {
     /// Only the first call ends so; the others are answered.
     once: bool,
     crash: Option<Point>,
+    model: &'static str,
+    /// Characters of text before the directive.
+    filler: usize,
 }
 
 /// What has to come out.
@@ -155,6 +159,8 @@ impl Case {
                         rule: *rule,
                         once,
                         crash,
+                        model: MODEL,
+                        filler: 0,
                     });
                 }
             }
@@ -259,17 +265,18 @@ impl Matrix {
     }
 
     async fn publish(&self, case: &Case) -> JobSeq {
-        let prompt = format!("{} [[sim:{}]]", case.id, case.directive);
+        let filler = "x".repeat(case.filler);
+        let prompt = format!("{filler} {} [[sim:{}]]", case.id, case.directive);
         let body = serde_json::json!({"id": case.id, "origin": "batch_job", "kind": "tagging",
             "on_overload": {"defer": "no"}, "request": {
-            "model": "claude-haiku-4-5", "max_tokens": 64, "stop_sequences": ["X"],
+            "model": case.model, "max_tokens": 64, "stop_sequences": ["X"],
             "messages": [{"role": "user", "content": prompt}]}});
         let mut headers = HeaderMap::new();
         for (name, value) in [
             (fairlane_wire::header::JOB, case.id.as_str()),
             (fairlane_wire::header::KEY, case.id.as_str()),
             (fairlane_wire::header::KIND, "tagging"),
-            (fairlane_wire::header::MODEL, "claude-haiku-4-5"),
+            (fairlane_wire::header::MODEL, case.model),
             (fairlane_wire::header::POOL, "haiku-4.5"),
             (fairlane_wire::header::INPUT_TOKENS, "10"),
             (fairlane_wire::header::OUTPUT_TOKENS, "10"),
@@ -299,7 +306,7 @@ impl Matrix {
             tenant: tenant(),
             job: JobId::parse(&case.id).unwrap(),
             priority: Priority::Batch,
-            model: ModelId::parse("claude-haiku-4-5").unwrap(),
+            model: ModelId::parse(case.model).unwrap(),
             pool: PoolId::parse("haiku-4.5").unwrap(),
             worker: context.worker.clone(),
             delivery,
@@ -413,6 +420,13 @@ impl Matrix {
         self.count(&stream, id).await
     }
 
+    /// What the upstream bills for a job, in nano-dollars.
+    fn billed(&self, id: &str) -> u64 {
+        let log = self.sim.log();
+        let of_job = log.iter().filter(|call| call.job.as_deref() == Some(id));
+        of_job.map(fairlane_sim::CallRecord::cost_nano_usd).sum()
+    }
+
     fn calls(&self) -> BTreeMap<String, u32> {
         let mut counts = BTreeMap::new();
         for call in self.sim.log() {
@@ -457,6 +471,10 @@ async fn whatever_a_call_ends_as_and_wherever_a_worker_dies_there_is_one_outcome
         if found != wanted {
             wrong.push(format!("{case:?}\n  found  {found:?}\n  wanted {wanted:?}"));
         }
+        let is_certain = matches!(case.rule, Good | GoesOn | MoreRoom);
+        if case.crash.is_none() && is_certain {
+            assert_eq!(nano_usd(record), matrix.billed(&case.id), "{case:?}");
+        }
         assert_eq!(record.result.is_some(), record.phase == Phase::Done);
         assert_eq!(record.failure.is_some(), record.phase == Phase::Failed);
     }
@@ -466,6 +484,34 @@ async fn whatever_a_call_ends_as_and_wherever_a_worker_dies_there_is_one_outcome
         wrong.len(),
         wrong.join("\n")
     );
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a few dollars"
+)]
+fn nano_usd(record: &JobRecord) -> u64 {
+    (record.cost_usd.unwrap() * 1e9).round() as u64
+}
+
+#[tokio::test]
+async fn each_turn_of_a_paused_answer_costs_what_its_own_prompt_does() {
+    let matrix = Matrix::start().await;
+    // Two turns of 60 000 tokens: only together they are above the size that costs more.
+    let case = Case {
+        id: "turns".to_owned(),
+        directive: "pause_turn".to_owned(),
+        rule: GoesOn,
+        once: false,
+        crash: None,
+        model: "claude-haiku-5-5",
+        filler: 150_000,
+    };
+    let record = matrix.run(&case).await;
+    assert_eq!(matrix.calls()["turns"], 2);
+    assert!(record.usage.unwrap().input_tokens > 110_000);
+    assert_eq!(nano_usd(&record), matrix.billed("turns"));
 }
 
 #[tokio::test]
@@ -478,6 +524,8 @@ async fn a_worker_that_dies_during_the_call_is_followed_by_one_more_call() {
             rule: Good,
             once: true,
             crash: None,
+            model: MODEL,
+            filler: 0,
         };
         let seq = matrix.publish(&case).await;
         let context = matrix.context(None);
