@@ -10,6 +10,9 @@
 //! | write the record | leaves the one that is there |
 //! | acknowledge the submission | comes last: until then it is delivered again |
 //!
+//! Submissions that the server gives to nobody any more are found by a sweep (`stranded`), and such that
+//! nobody can receive by another one (`quarantine`).
+//!
 //! A refusal goes the same way: dead letter, failed record, acknowledgement. What to do is decided
 //! in [`intake`], without any IO; the rest of the crate carries it out.
 
@@ -23,6 +26,7 @@ mod producer;
 mod quarantine;
 mod refuse;
 mod store;
+mod stranded;
 mod trouble;
 
 use anyhow::Context;

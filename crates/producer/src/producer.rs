@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::bail;
 use bytes::Bytes;
 use fairlane_nats::payloads::PayloadError;
-use fairlane_nats::{Delivery, HeaderMap, Nats, PullOptions, Puller};
+use fairlane_nats::{Delivery, HeaderMap, Nats, PullOptions, Puller, StoredMessage};
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::health::Check;
 use fairlane_runtime::{CatalogError, catalog, fallback_kinds};
@@ -25,6 +25,7 @@ use crate::asks::Asks;
 use crate::intake::{Arrival, Body, Claim, Decision, Intake};
 use crate::quarantine::{Quarantine, Stranded};
 use crate::store::{Outcome, Store, Submitted};
+use crate::stranded::Rescue;
 use crate::trouble::{Bursts, Trouble, delay, with_causes};
 
 /// Bodies from this size on are parsed on a thread of their own, so that other submissions need
@@ -32,9 +33,9 @@ use crate::trouble::{Bursts, Trouble, delay, with_causes};
 const LARGE_BYTES: usize = 256 * 1024;
 /// Bodies in objects that are read at the same time: each may have `producer.body_bytes_max`.
 const OBJECTS_AT_ONCE: usize = 4;
-/// How often a producer looks for submissions that nobody can receive, besides after each
-/// connection.
-const SWEEP_EVERY: Duration = Duration::from_secs(30);
+/// How often a producer looks for submissions that nobody can receive or that are given to nobody
+/// any more, besides after each connection.
+const SWEEP_EVERY: Duration = Duration::from_secs(20);
 /// How often the connection is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -52,6 +53,7 @@ struct Shared {
     in_flight_max: usize,
     bursts: Bursts,
     quarantine: Quarantine,
+    rescue: Rescue,
 }
 
 impl Producer {
@@ -70,6 +72,7 @@ impl Producer {
                 in_flight_max: settings.producer.max_in_flight as usize,
                 bursts: Bursts::default(),
                 quarantine: Quarantine::default(),
+                rescue: Rescue::default(),
             }),
         })
     }
@@ -140,21 +143,76 @@ impl Producer {
         hand_back(&delivery, delay(delivery.count)).await;
     }
 
-    /// Buries submissions that cannot be received. Trouble with that is not worth a word: the next
-    /// sweep comes, and trouble with NATS shows elsewhere.
+    /// Buries submissions that cannot be received, and deals with those that are given to nobody any
+    /// more. Trouble with that is not worth a word: the next sweep comes, and trouble with NATS
+    /// shows elsewhere.
     async fn sweep(self, stop_now: CancellationToken) {
-        let sweep = self.shared.quarantine.sweep(&self);
+        let sweep = async {
+            let buried = self.shared.quarantine.sweep(&self).await?;
+            let rescued = Box::pin(self.shared.rescue.sweep(&self)).await?;
+            Ok::<_, Trouble>((buried, rescued))
+        };
         let swept = tokio::select! {
             swept = sweep => swept,
             () = stop_now.cancelled() => return,
         };
         match swept {
-            Ok(0) => {}
-            Ok(buried) => tracing::warn!(buried, "buried submissions that cannot be received"),
+            Ok((0, 0)) => {}
+            Ok((buried, rescued)) => tracing::warn!(
+                buried,
+                rescued,
+                "dealt with submissions that could not be received, or were stranded"
+            ),
             Err(error) => {
                 let error = with_causes(&error);
-                tracing::debug!(error, "cannot look for submissions that cannot be received");
+                tracing::debug!(error, "cannot look for submissions that got stuck");
             }
+        }
+    }
+
+    /// Deals with a submission that is delivered to nobody any more. The error is None if it makes
+    /// this producer panic.
+    pub(crate) async fn handle_stored(
+        &self,
+        message: &StoredMessage,
+    ) -> Result<(), Option<Trouble>> {
+        let work = self.judge_message(
+            &message.subject,
+            &message.headers,
+            message.seq,
+            message.stored_ms,
+            &message.payload,
+        );
+        match contained(work).await {
+            Ok(ended) => ended.map(drop).map_err(Some),
+            Err(reason) => {
+                let seq = message.seq;
+                tracing::error!(seq, reason, "a bug: a submission made the producer panic");
+                Err(None)
+            }
+        }
+    }
+
+    /// Buries a submission without reading its body.
+    pub(crate) async fn bury_unread(
+        &self,
+        message: &StoredMessage,
+        failure: Failure,
+    ) -> Result<(), Trouble> {
+        let StoredMessage { subject, seq, .. } = message;
+        let names = &self.shared.store.nats.names;
+        let arrival = Arrival::read(names, subject, &message.headers, *seq, message.stored_ms);
+        let trace = arrival.trace.clone();
+        let submitted = Submitted {
+            arrival: &arrival,
+            headers: &message.headers,
+            raw_headers: None,
+            body: &message.payload,
+            trace: trace.unwrap_or_else(TraceContext::generate),
+        };
+        match self.unusable(&submitted, failure) {
+            Decision::Refuse(refuse) => self.shared.store.bury(&submitted, *refuse).await,
+            Decision::Accept(_) => unreachable!("an unusable body is refused"),
         }
     }
 
@@ -206,13 +264,30 @@ impl Producer {
     }
 
     async fn handle(&self, delivery: &Delivery) -> Result<(), Trouble> {
-        let arrival = Arrival::read(
-            &self.shared.store.nats.names,
-            &delivery.subject,
-            &delivery.headers,
-            delivery.seq,
-            delivery.stored_ms,
-        );
+        let outcome = self
+            .judge_message(
+                &delivery.subject,
+                &delivery.headers,
+                delivery.seq,
+                delivery.stored_ms,
+                &delivery.payload,
+            )
+            .await?;
+        delivery.ack().await?;
+        tracing::debug!(seq = delivery.seq, outcome = outcome.as_str(), "submission");
+        Ok(())
+    }
+
+    async fn judge_message(
+        &self,
+        subject: &str,
+        headers: &HeaderMap,
+        seq: u64,
+        stored_ms: u64,
+        body: &Bytes,
+    ) -> Result<Outcome, Trouble> {
+        let names = &self.shared.store.nats.names;
+        let arrival = Arrival::read(names, subject, headers, seq, stored_ms);
         let incoming = arrival.trace.clone().unwrap_or_else(TraceContext::generate);
         let span = tracing::info_span!(
             "fairlane.submit",
@@ -227,17 +302,15 @@ impl Producer {
         incoming.set_as_parent_of(&span);
         let submitted = Submitted {
             arrival: &arrival,
-            headers: &delivery.headers,
+            headers,
             raw_headers: None,
-            body: &delivery.payload,
+            body,
             trace: TraceContext::of_span(&span).unwrap_or(incoming),
         };
         let work = async {
             let outcome = self.judge(&submitted).await?;
-            delivery.ack().await?;
             Span::current().record("outcome", outcome.as_str());
-            tracing::debug!(seq = delivery.seq, outcome = outcome.as_str(), "submission");
-            Ok(())
+            Ok(outcome)
         };
         work.instrument(span).await
     }

@@ -109,7 +109,7 @@ async fn delivered(producer: &Producer) -> Result<u64, Trouble> {
 }
 
 /// The first submission at or after `seq`.
-async fn next(producer: &Producer, seq: u64) -> Result<Option<Stranded>, Trouble> {
+pub(crate) async fn next(producer: &Producer, seq: u64) -> Result<Option<Stranded>, Trouble> {
     #[derive(Deserialize)]
     struct Reply {
         message: Message,
@@ -149,7 +149,7 @@ async fn next(producer: &Producer, seq: u64) -> Result<Option<Stranded>, Trouble
 }
 
 /// A call of the JetStream API; None if there is no such message.
-async fn call<T: DeserializeOwned>(
+pub(crate) async fn call<T: DeserializeOwned>(
     producer: &Producer,
     call: &str,
     body: &Value,
@@ -178,7 +178,7 @@ async fn call<T: DeserializeOwned>(
 
 /// Whether the client library takes this header block, and as a plain message. Exactly as it
 /// reads: a message that some producer may be at work on must not be buried.
-fn readable(block: &[u8]) -> Result<(), &'static str> {
+pub(crate) fn readable(block: &[u8]) -> Result<(), &'static str> {
     if block.is_empty() {
         return Ok(());
     }
