@@ -164,6 +164,13 @@ pub(crate) enum Command {
         after_help = "Examples:\n  fairlane watch acme/wp-1\n  fairlane watch acme/wp-1 -o json | jq .phase"
     )]
     Watch(JobArgs),
+    /// Show what each tenant's calls used and cost
+    ///
+    /// Calls that may have been paid without an answer, and second answers to one job, are told apart.
+    #[command(
+        after_help = "Examples:\n  fairlane ledger\n  fairlane ledger --tenant acme --since 7d -o json"
+    )]
+    Ledger(LedgerArgs),
     /// Call a job off
     ///
     /// One that waits is never called; one that runs is stopped, and what it used by then is paid and
@@ -390,6 +397,36 @@ pub(crate) struct JobArgs {
     pub(crate) tenant: Option<fairlane_core::TenantId>,
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LedgerArgs {
+    /// Only this tenant
+    #[arg(long, value_name = "TENANT", value_parser = tenant)]
+    pub(crate) tenant: Option<fairlane_core::TenantId>,
+    /// How far to look back, such as 90m, 24h or 7d
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = look_back)]
+    pub(crate) since: std::time::Duration,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+fn look_back(text: &str) -> Result<std::time::Duration, String> {
+    let right = || "give a number and s, m, h or d, such as 24h".to_owned();
+    let (number, unit) = text
+        .split_at_checked(text.len().saturating_sub(1))
+        .ok_or_else(right)?;
+    let number: u64 = number.parse().map_err(|_| right())?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err(right()),
+    };
+    Ok(std::time::Duration::from_secs(
+        number.saturating_mul(seconds),
+    ))
 }
 
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@
 //! | `submit`, `summary` | send a file of jobs, follow them, report |
 //! | `lookup`, `status`, `watch`, `why`, `result` | one job |
 //! | `tenant` | what holds for tenants |
+//! | `ledger` | what was paid, by tenant |
 //! | `ask` | what the owner of a job can have done to it |
 //! | `dlq` | dead letters: list, show, repair, send again, export |
 //! | `demo` | `dev` and `submit` over a bundled file, with the outcome checked |
@@ -23,6 +24,7 @@ mod dev;
 mod dlq;
 mod exit;
 mod init;
+mod ledger;
 mod lines;
 mod lookup;
 mod out;
@@ -104,6 +106,7 @@ async fn run(cli: Cli) -> Outcome {
         Command::Regenerate(args) => {
             Box::pin(ask::run(&globals, args, Ask::Regenerate, None)).await
         }
+        Command::Ledger(args) => Box::pin(ledger::run(&globals, args)).await,
         Command::Watch(args) => Box::pin(watch::run(&globals, args)).await,
         Command::Why(args) => why::run(&globals, args).await,
         Command::Tenant(command) => tenant::run(&globals, command).await,

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
+use fairlane_core::JobId;
 use fairlane_nats::WriteError;
 use fairlane_nats::lease::Revision;
 use fairlane_nats::publish::Stored;
+use fairlane_nats::records::Slot;
 use fairlane_wire::job::key_hash;
-use fairlane_wire::record::{KeyOwner, Phase};
+use fairlane_wire::record::{JobRecord, KeyOwner, Link, Phase};
 
 use crate::intake::{Accept, KeyHolder, Next, Refuse, has_no_job, next};
 use crate::producer::now_ms;
@@ -49,7 +51,12 @@ impl Store {
             self.record_nearby(&accept.tenant, &accept.headers.job)
         );
         let (held, slot) = (held?, slot?);
-        let is_new = match next(&held.holder, slot.record.as_ref()) {
+        let holders = match &held.holder {
+            KeyHolder::This => Slot::EMPTY,
+            KeyHolder::Other(owner) => self.record(&accept.tenant, owner).await?,
+        };
+        let stored_ms = submitted.arrival.stored_ms;
+        let is_new = match next(&held.holder, &slot, &holders, stored_ms) {
             Next::Already => false,
             Next::SameAs(owner) => {
                 accept.record.phase = Phase::Accepted;
@@ -58,7 +65,23 @@ impl Store {
                     .await?;
                 false
             }
-            Next::Publish => match self.queue(submitted, &accept).await? {
+            Next::Again(link) => {
+                self.pass_key(&key, &held, &accept).await?;
+                accept.headers.parent = Some(link.clone());
+                accept.record.parent = Some(link.clone());
+                match self.queue(submitted, &accept, message_id(&accept)).await? {
+                    Some(Lane::At(stored)) => {
+                        accept.record.sequence = Some(stored.seq);
+                        self.succeed(&link, &accept, &slot, &holders).await?;
+                        true
+                    }
+                    Some(Lane::Full) => {
+                        return self.turn_back(submitted, accept, &key, &held).await;
+                    }
+                    None => false,
+                }
+            }
+            Next::Publish => match self.queue(submitted, &accept, message_id(&accept)).await? {
                 Some(Lane::At(stored)) => {
                     accept.record.sequence = Some(stored.seq);
                     // If a worker or an earlier delivery was faster, its record says more.
@@ -80,10 +103,7 @@ impl Store {
     /// Takes the key for the job, or learns which job has it.
     pub(crate) async fn take_key(&self, key: &str, accept: &Accept) -> Result<Held, Trouble> {
         let job = &accept.headers.job;
-        let owner = KeyOwner { job: job.clone() };
-        let value: Bytes = serde_json::to_vec(&owner)
-            .expect("one field that is text")
-            .into();
+        let value = owner_value(job);
         let mut expected = Revision::ABSENT;
         for _ in 0..TRIES_MAX {
             let life = Some(self.key_life);
@@ -126,13 +146,52 @@ impl Store {
         })
     }
 
+    /// Passes the key of a job that ended without a result to the next one.
+    async fn pass_key(&self, key: &str, held: &Held, accept: &Accept) -> Result<(), Trouble> {
+        if held.holder == KeyHolder::This {
+            return Ok(());
+        }
+        let life = Some(self.key_life);
+        let (value, expected) = (owner_value(&accept.headers.job), held.revision);
+        // A conflict means that another one was faster: the next delivery will see it.
+        self.keys.put_if(key, value, expected, life).await?;
+        Ok(())
+    }
+
+    /// Writes the record of a job that comes after another one: in its place, or beside it, and then the
+    /// other one says what came after it.
+    async fn succeed(
+        &self,
+        link: &Link,
+        accept: &Accept,
+        slot: &Slot,
+        earlier: &Slot,
+    ) -> Result<(), Trouble> {
+        let may_go = |found: &JobRecord| has_no_job(found) || found.sequence == link.sequence;
+        self.save_over(&accept.record, slot.revision, may_go)
+            .await?;
+        let Some(record) = earlier.record.clone().filter(|found| found.job == link.job) else {
+            return Ok(());
+        };
+        let mut record = record;
+        record.children.push(Link {
+            how: link.how,
+            job: accept.headers.job.clone(),
+            sequence: accept.record.sequence,
+        });
+        if let Err(error) = self.records.save(&record, earlier.revision).await {
+            tracing::debug!(job = %record.job, %error, "cannot note what came after a job");
+        }
+        Ok(())
+    }
+
     /// Stores the job. None if it turns out to have been stored and to have ended.
     async fn queue(
         &self,
         submitted: &Submitted<'_>,
         accept: &Accept,
+        id: String,
     ) -> Result<Option<Lane>, Trouble> {
-        let id = message_id(accept);
         let stored = match self.publish(submitted, accept, &id).await? {
             Lane::At(stored) if stored.duplicate => stored,
             lane => return Ok(Some(lane)),
@@ -143,7 +202,13 @@ impl Store {
         }
         // Stored before and gone: a job leaves only after its outcome was recorded.
         let slot = self.record(&accept.tenant, &accept.headers.job).await?;
-        if slot.record.is_some_and(|record| !has_no_job(&record)) {
+        let before = accept
+            .headers
+            .parent
+            .as_ref()
+            .and_then(|link| link.sequence);
+        let is_its_own = |record: &JobRecord| !has_no_job(record) && record.sequence != before;
+        if slot.record.as_ref().is_some_and(is_its_own) {
             return Ok(None);
         }
         // Even its record is gone, so this is a job anew, under an id the stream does not know.
@@ -206,6 +271,22 @@ pub(crate) fn idem_key(accept: &Accept) -> String {
     format!("{}.{}", accept.tenant, key_hash(&accept.headers.key))
 }
 
+/// The same for every submission that is the same job; another one for each job after it.
 pub(crate) fn message_id(accept: &Accept) -> String {
-    format!("{}:{}", accept.tenant, key_hash(&accept.headers.key))
+    let id = format!("{}:{}", accept.tenant, key_hash(&accept.headers.key));
+    match accept
+        .headers
+        .parent
+        .as_ref()
+        .and_then(|link| link.sequence)
+    {
+        Some(before) => format!("{id}:after-{before}"),
+        None => id,
+    }
+}
+
+fn owner_value(job: &JobId) -> Bytes {
+    let owner = KeyOwner { job: job.clone() };
+    let value = serde_json::to_vec(&owner).expect("one field that is text");
+    value.into()
 }

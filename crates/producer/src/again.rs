@@ -31,11 +31,12 @@ impl Store {
         match next_again(letter, &held.holder, slot.record.as_ref()) {
             Next::Already => return Ok(Outcome::Duplicate),
             Next::SameAs(owner) => {
+                accept.record.phase = Phase::Accepted;
                 accept.record.same_as = Some(owner.to_string());
                 self.replace(&accept.record, slot.revision).await?;
                 return Ok(Outcome::Duplicate);
             }
-            Next::Publish => {}
+            Next::Publish | Next::Again(_) => {}
         }
         let revision = self.replace(&accept.record, slot.revision).await?;
         let id = format!("{}:again-{letter}", message_id(&accept));

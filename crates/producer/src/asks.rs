@@ -72,6 +72,8 @@ impl Asks {
             .take_until(shutdown.draining().clone().cancelled_owned())
             .for_each_concurrent(ASKS_MAX, |message| self.answer(message))
             .await;
+        // A connection that has ended for good ends the process by another way.
+        shutdown.draining().cancelled().await;
         Ok(())
     }
 

@@ -110,7 +110,7 @@ impl Store {
         &self,
         record: &JobRecord,
         mut expected: Revision,
-        may_go: fn(&JobRecord) -> bool,
+        may_go: impl Fn(&JobRecord) -> bool,
     ) -> Result<bool, Trouble> {
         for _ in 0..TRIES_MAX {
             match self.records.save(record, expected).await {

@@ -1,7 +1,8 @@
 //! How an acceptable submission relates to what is already known under its key and its id.
 
 use fairlane_core::JobId;
-use fairlane_wire::record::{JobRecord, Phase};
+use fairlane_nats::records::Slot;
+use fairlane_wire::record::{Descent, JobRecord, Link, Phase};
 
 /// Who holds the idempotency key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,27 +18,55 @@ pub enum KeyHolder {
 pub enum Next {
     /// Store it as a job.
     Publish,
+    /// Store it as a job that comes after one that failed or was called off, and has its key now.
+    Again(Link),
     /// It is the job of this id, which has its key: write a record that says so.
     SameAs(JobId),
     /// Its job is there already.
     Already,
 }
 
-/// Decides from the holder of the key and the record under the job's id.
+/// Decides from the holder of the key, the record under the job's id, the record of another holder, and
+/// when the submission was stored.
+///
+/// A job that has a result, or may yet have one, owns its key. One that failed or was called off
+/// owns it against submissions from before its end, which were meant to be the same job, and frees it
+/// for later ones, which are meant to be tried again.
 #[must_use]
-pub fn next(holder: &KeyHolder, record: Option<&JobRecord>) -> Next {
-    match (record, holder) {
-        // Whatever the key says: this id has a job or an outcome.
-        (Some(record), _) if !has_no_job(record) => Next::Already,
-        (Some(record), KeyHolder::Other(owner))
-            if record.same_as.as_deref() == Some(owner.as_str()) =>
-        {
-            Next::Already
+pub fn next(holder: &KeyHolder, own: &Slot, holders: &Slot, stored_ms: u64) -> Next {
+    let frees = |slot: &Slot| {
+        let record = slot.record.as_ref()?;
+        let frees = record.ended_without_result() && slot.stored_ms < stored_ms;
+        frees.then_some(())?;
+        Some(Link {
+            how: Descent::Again,
+            job: record.job.clone(),
+            sequence: Some(record.sequence?),
+        })
+    };
+    let has_job = own
+        .record
+        .as_ref()
+        .is_some_and(|record| !has_no_job(record));
+    match holder {
+        KeyHolder::This => match frees(own) {
+            Some(link) => Next::Again(link),
+            None if has_job => Next::Already,
+            // New, or cut off before its record was written, or turned away before; or the job that
+            // had the key has lost it.
+            None => Next::Publish,
+        },
+        KeyHolder::Other(owner) => {
+            let points = |record: &JobRecord| record.same_as.as_deref() == Some(owner.as_str());
+            match (frees(own), frees(holders)) {
+                // Whatever the key says: this id has a job or an outcome.
+                (None, _) if has_job => Next::Already,
+                (Some(link), Some(_)) | (None, Some(link)) => Next::Again(link),
+                (Some(_), None) => Next::Already,
+                (None, None) if own.record.as_ref().is_some_and(points) => Next::Already,
+                (None, None) => Next::SameAs(owner.clone()),
+            }
         }
-        (Some(_) | None, KeyHolder::Other(owner)) => Next::SameAs(owner.clone()),
-        // New, or cut off before its record was written, or turned away before; or the job that
-        // had the key has lost it.
-        (Some(_) | None, KeyHolder::This) => Next::Publish,
     }
 }
 
@@ -91,6 +120,23 @@ mod tests {
         let mut record = JobRecord::new(TenantId::parse("acme").unwrap(), id("a"), phase, 1);
         record.sequence = sequence;
         record
+    }
+
+    /// A record that was stored at this time.
+    fn slot(record: Option<JobRecord>, stored_ms: u64) -> Slot {
+        Slot {
+            record,
+            stored_ms,
+            ..Slot::EMPTY
+        }
+    }
+
+    fn again(job: &str, sequence: u64) -> Next {
+        Next::Again(Link {
+            how: Descent::Again,
+            job: id(job),
+            sequence: Some(sequence),
+        })
     }
 
     #[test]
@@ -151,12 +197,37 @@ mod tests {
             (other(), Some(pointer("c")), SameAs(id("b"))),
             (This, Some(pointer("b")), Publish),
         ];
-        for (holder, record, want) in cases {
-            assert_eq!(
-                next(&holder, record.as_ref()),
-                want,
-                "{holder:?} {record:?}"
-            );
+        for (holder, own, want) in cases {
+            // Published before any of these ended.
+            let next = next(&holder, &slot(own.clone(), 10), &Slot::EMPTY, 5);
+            assert_eq!(next, want, "{holder:?} {own:?}");
+        }
+    }
+
+    #[test]
+    fn a_job_that_ended_without_a_result_frees_its_key_for_later_submissions_only() {
+        use KeyHolder::{Other, This};
+        let other = Other(id("b"));
+        let owner = |phase| {
+            let mut owner = record(phase, Some(7));
+            owner.job = id("b");
+            Some(owner)
+        };
+        for phase in [Phase::Failed, Phase::Cancelled] {
+            let own = slot(Some(record(phase, Some(7))), 10);
+            assert_eq!(next(&This, &own, &Slot::EMPTY, 10), Next::Already);
+            assert_eq!(next(&This, &own, &Slot::EMPTY, 11), again("a", 7));
+            let holders = slot(owner(phase), 10);
+            let before = next(&other, &Slot::EMPTY, &holders, 10);
+            assert_eq!(before, Next::SameAs(id("b")));
+            assert_eq!(next(&other, &Slot::EMPTY, &holders, 11), again("b", 7));
+        }
+        for phase in [Phase::Done, Phase::Queued, Phase::Retrying] {
+            let own = slot(Some(record(phase, Some(7))), 10);
+            assert_eq!(next(&This, &own, &Slot::EMPTY, 11), Next::Already);
+            let holders = slot(owner(phase), 10);
+            let after = next(&other, &Slot::EMPTY, &holders, 11);
+            assert_eq!(after, Next::SameAs(id("b")));
         }
     }
 }
