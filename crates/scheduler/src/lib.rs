@@ -12,6 +12,7 @@ mod convert;
 mod fairness;
 mod lead;
 mod options;
+mod strangers;
 mod tenants;
 mod term;
 

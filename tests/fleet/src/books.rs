@@ -49,7 +49,13 @@ impl Books {
             .filter(|item| item.headers.get(header::KV_OPERATION).is_none())
             .filter(|item| item.headers.get(header::MARKER_REASON).is_none())
             .count();
-        books.letters = all(nats, &names.dlq_stream()).await?.len();
+        // Beside the letters, the stream has notes that some were sent again.
+        let letters = all(nats, &names.dlq_stream()).await?;
+        let is_letter = |subject| names.parse_dlq_subject(subject).is_some();
+        books.letters = letters
+            .iter()
+            .filter(|item| is_letter(item.subject.as_str()))
+            .count();
         for item in all(nats, &names.ledger_stream()).await? {
             let message = nats.jobs().get(&names.ledger_stream(), item.seq).await?;
             let entry: LedgerEntry =

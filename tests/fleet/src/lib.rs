@@ -120,6 +120,23 @@ impl Fleet {
         process::run(&self.program, arguments, &self.environment()).await
     }
 
+    /// Runs a script in which `fairlane` is the program, at the top of the repository. The shell shows
+    /// each command and stops at the first one that fails.
+    pub async fn shell(&self, script: &str) -> std::process::Output {
+        let bin = self.dir.path().join("bin");
+        std::fs::create_dir_all(&bin).expect("a directory for the program");
+        let name = bin.join("fairlane");
+        if !name.exists() {
+            std::os::unix::fs::symlink(&self.program, &name).expect("a link to the program");
+        }
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut environment = self.environment();
+        environment.push(("PATH".to_owned(), format!("{}:{path}", bin.display())));
+        let top = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let script = format!("cd {top}\nset -ex\n{script}");
+        process::run(Path::new("/bin/sh"), &["-c", &script], &environment).await
+    }
+
     fn environment(&self) -> Vec<(String, String)> {
         let mut settings = vec![
             ("nats.url", self.nats.url().to_owned()),

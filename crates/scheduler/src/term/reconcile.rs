@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::Leader;
-use crate::convert;
+use crate::{convert, strangers};
 
 /// Messages are counted this often.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
@@ -323,6 +323,18 @@ impl Leader {
             Err(error) => {
                 self.reconcile.stranger(item);
                 tracing::warn!(seq = item.seq, subject = item.subject, error, "not a job");
+                let (nats, clock) = (self.shell.nats.clone(), self.shell.clock);
+                let (turns, seq) = (self.asides.clone(), item.seq);
+                self.outcomes.push(Box::pin(async move {
+                    // Never closed; without a turn it would only be less patient.
+                    let _turn = turns.acquire_owned().await;
+                    while let Err(cannot) = strangers::bury(&nats, seq, &error, clock.now()).await {
+                        let cannot = format!("{cannot:#}");
+                        tracing::warn!(seq, cannot, "cannot bury a message that is no job yet");
+                        tokio::time::sleep(strangers::AGAIN_AFTER).await;
+                    }
+                    Event::Tick
+                }));
             }
         }
     }
