@@ -7,7 +7,7 @@ from chart import ROOT
 
 EXAMPLE = ROOT / "crates" / "runtime" / "fairlane.example.toml"
 # Tables whose entries the user names; the example shows one entry of each.
-MAPS = {("limits", "pools"), ("models",), ("tenants",)}
+MAPS = {("limits", "pools"), ("models",), ("prices",), ("tenants",)}
 
 
 def example():

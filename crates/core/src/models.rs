@@ -48,8 +48,19 @@ pub enum Support {
     No,
 }
 
+/// What the upstream says of a model; what it does not mention stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Word {
+    pub context_tokens: Option<u64>,
+    pub output_tokens_max: Option<u64>,
+    pub lifecycle: Option<Lifecycle>,
+    pub effort: Option<Support>,
+    pub structured_output: Option<Support>,
+    pub thinking: Vec<(Thinking, Support)>,
+}
+
 /// A value of `thinking.type`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Thinking {
     Adaptive,
     Disabled,
@@ -168,6 +179,37 @@ impl Catalog {
             Some(old) => *old = model,
             None => self.models.push(model),
         }
+    }
+
+    /// Takes the upstream's word on a model. False if it changes nothing, or if the model is not known
+    /// here: the upstream does not say which limits it shares.
+    pub fn hear(&mut self, name: &str, word: &Word) -> bool {
+        let Some(id) = self.find(name).map(|model| model.id.clone()) else {
+            return false;
+        };
+        let Some(model) = self.models.iter_mut().find(|model| model.id == id) else {
+            return false;
+        };
+        let before = model.clone();
+        model.context_tokens = word.context_tokens.unwrap_or(model.context_tokens);
+        model.output_tokens_max = word.output_tokens_max.unwrap_or(model.output_tokens_max);
+        model.lifecycle = word.lifecycle.unwrap_or(model.lifecycle);
+        model.effort = word.effort.unwrap_or(model.effort);
+        model.structured_output = word.structured_output.unwrap_or(model.structured_output);
+        for (thinking, support) in &word.thinking {
+            model.thinking.retain(|known| known != thinking);
+            if *support == Support::Yes {
+                model.thinking.push(*thinking);
+            }
+        }
+        model.thinking.sort_unstable();
+        let mut sorted = before.thinking.clone();
+        sorted.sort_unstable();
+        let before = Model {
+            thinking: sorted,
+            ..before
+        };
+        before != *model
     }
 
     /// Lets `primary` fall back to `smaller`; both are undated ids.
@@ -505,5 +547,33 @@ mod tests {
         catalog.insert(model);
         assert_eq!(catalog.models().count(), count);
         assert_eq!(catalog.find("fast").unwrap().context_tokens, 5);
+    }
+
+    #[test]
+    fn the_upstreams_word_changes_what_it_mentions_and_nothing_else() {
+        let mut catalog = Catalog::default();
+        let old = catalog.find("claude-haiku-4-5").unwrap().clone();
+        assert!(!catalog.hear("claude-haiku-4-5-20251001", &Word::default()));
+        assert!(!catalog.hear("claude-unheard-of", &Word::default()));
+        let word = Word {
+            lifecycle: Some(Lifecycle::Retired),
+            thinking: vec![
+                (Thinking::Enabled, Support::No),
+                (Thinking::Adaptive, Support::Yes),
+            ],
+            ..Word::default()
+        };
+        assert!(catalog.hear("claude-haiku-4-5-20251001", &word));
+        assert!(
+            !catalog.hear("claude-haiku-4-5-20251001", &word),
+            "the second time"
+        );
+        let new = catalog.find("claude-haiku-4-5").unwrap();
+        assert_eq!(new.thinking, [Thinking::Adaptive, Thinking::Disabled]);
+        assert_eq!(new.lifecycle, Lifecycle::Retired);
+        assert_eq!(
+            (new.context_tokens, new.effort, new.prefill),
+            (old.context_tokens, old.effort, old.prefill)
+        );
     }
 }

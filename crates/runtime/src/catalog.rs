@@ -41,7 +41,17 @@ pub enum CatalogError {
 /// # Errors
 /// [`CatalogError`] with the key that is wrong or missing.
 pub fn catalog(changes: &BTreeMap<String, config::Model>) -> Result<Catalog, CatalogError> {
-    let mut catalog = Catalog::default();
+    configured(Catalog::default(), changes)
+}
+
+/// A catalogue with `changes` applied.
+///
+/// # Errors
+/// [`CatalogError`] with the key that is wrong or missing.
+pub fn configured(
+    mut catalog: Catalog,
+    changes: &BTreeMap<String, config::Model>,
+) -> Result<Catalog, CatalogError> {
     for (name, change) in changes {
         let id = ModelId::parse(name).map_err(CatalogError::Id)?;
         let known = catalog.models().find(|model| model.id == id).cloned();

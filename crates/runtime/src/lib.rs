@@ -13,13 +13,15 @@ pub mod drain;
 pub mod frame;
 pub mod health;
 pub mod metrics;
+pub mod prices;
 pub mod telemetry;
 pub mod trace;
 
-pub use catalog::{CatalogError, catalog, fallback_kinds};
+pub use catalog::{CatalogError, catalog, configured, fallback_kinds};
 pub use crypto::install_crypto;
 pub use drain::{Rule, Shutdown};
 pub use frame::{Frame, FrameOptions, StartError};
 pub use health::Health;
 pub use metrics::Metrics;
+pub use prices::{PricesError, prices};
 pub use trace::TraceContext;

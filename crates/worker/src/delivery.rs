@@ -34,6 +34,7 @@ use tracing::Instrument;
 use crate::books;
 use crate::call::{self, Called};
 use crate::lease::Held;
+use crate::models::Models;
 use crate::options::Options;
 use crate::request::{Plan, Request};
 use crate::schema::Schema;
@@ -48,6 +49,7 @@ pub(crate) struct Context {
     pub(crate) metrics: Metrics,
     pub(crate) worker: WorkerId,
     pub(crate) in_hand: InHand,
+    pub(crate) models: Models,
     records: Records,
     /// Where a delivery stands still for good, and that it does.
     #[cfg(test)]
@@ -62,12 +64,14 @@ impl Context {
         // New at every start, so that nobody takes our credits for those of a dead predecessor.
         let name = format!("w{}", uuid::Uuid::now_v7().simple());
         let worker = WorkerId::parse(&name).expect("a uuid is a name");
+        let models = Models::new(options.catalog.clone());
         Self {
             nats,
             options,
             claude,
             metrics,
             worker,
+            models,
             in_hand: InHand::default(),
             records,
             #[cfg(test)]
@@ -486,7 +490,8 @@ impl Delivery {
     fn cost(&self, task: &Task, report: &CallReport) -> Option<Usd> {
         let options = &self.context.options;
         let model = task.plan.model.as_str();
-        books::cost(&options.prices, &options.catalog, model, report, now_ms())
+        let catalog = self.context.models.current();
+        books::cost(&options.prices, &catalog, model, report, now_ms())
     }
 }
 

@@ -12,6 +12,7 @@
 //! | `lease` | the credit: start, renew, release, park |
 //! | `request` | the request that is sent, to which model |
 //! | `call` | the call under its lease |
+//! | `models` | what is known of the models, by the upstream's word too |
 //! | `key` | the API key of the moment |
 //! | `books` | record, ledger entry, letter and settlement as data |
 //! | `schema` | checks structured output |
@@ -21,6 +22,7 @@ mod call;
 mod delivery;
 mod key;
 mod lease;
+mod models;
 mod options;
 mod request;
 mod schema;
@@ -54,8 +56,9 @@ pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Re
     frame.spawn(
         "slots",
         Rule::Essential,
-        slots::run(context, shutdown, connected),
+        slots::run(context.clone(), shutdown.clone(), connected),
     );
+    frame.spawn("models", Rule::Logged, models::refresh(context, shutdown));
     frame.run().await?;
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The worker's settings as checked values.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use fairlane_core::defer;
 use fairlane_core::models::Catalog;
 use fairlane_core::price::PriceTable;
 use fairlane_runtime::config::Settings;
-use fairlane_runtime::{CatalogError, catalog};
+use fairlane_runtime::{CatalogError, PricesError, catalog};
 
 use crate::key::{Keys, ReadError};
 
@@ -26,6 +27,9 @@ pub struct Options {
     pub(crate) claude: fairlane_claude::Options,
     pub(crate) catalog: Catalog,
     pub(crate) prices: PriceTable,
+    /// What the configuration says of models, whatever the upstream says.
+    pub(crate) models: BTreeMap<String, fairlane_runtime::config::Model>,
+    pub(crate) models_every: Option<Duration>,
 }
 
 /// Settings a worker cannot run with.
@@ -37,6 +41,8 @@ pub enum OptionsError {
     NoKey,
     #[error(transparent)]
     Catalog(#[from] CatalogError),
+    #[error(transparent)]
+    Prices(#[from] PricesError),
     #[error("claude.api_key_file or claude.api_key")]
     Key(#[from] ReadError),
     #[error(
@@ -76,7 +82,10 @@ impl Options {
                 ..fairlane_claude::Options::default()
             },
             catalog: catalog(&settings.models)?,
-            prices: PriceTable::default(),
+            prices: fairlane_runtime::prices(&settings.prices)?,
+            models: settings.models.clone(),
+            models_every: (claude.models_every_ms > 0)
+                .then(|| Duration::from_millis(claude.models_every_ms)),
         })
     }
 }

@@ -142,6 +142,8 @@ impl Fleet {
             ("nats.url", self.nats.url().to_owned()),
             ("claude.base_url", self.sim.url()),
             ("claude.api_key", "sk-test-key".to_owned()),
+            // Tests count the calls of jobs.
+            ("claude.models_every_ms", "0".to_owned()),
             ("limits.preset", "unlimited".to_owned()),
             ("telemetry.log", "info".to_owned()),
         ];

@@ -26,7 +26,7 @@ use config::{File, FileFormat, Source, Value, ValueKind};
 pub use error::{ConfigError, Origin, Problem};
 pub use settings::{
     Breaker, Claude, Costs, Demotion, Fallback, Limits, LogFormat, MASK, Model, Nats, PoolLimits,
-    Producer, Results, Scheduler, Secret, Settings, Telemetry, Tenant, Weights, Worker,
+    Price, Producer, Results, Scheduler, Secret, Settings, Telemetry, Tenant, Weights, Worker,
 };
 
 use layer::{KeyPath, Layer, dotted};

@@ -84,6 +84,8 @@ described! {
         limits: Limits = Limits::default(), Kind::Table(Limits::NODES);
         /// Additions to and changes of the built-in model table, by model id.
         models: BTreeMap<String, Model> = BTreeMap::new(), Kind::Map(Model::NODES);
+        /// Additions to and changes of the built-in prices.
+        prices: BTreeMap<String, Price> = BTreeMap::new(), Kind::Map(Price::NODES);
         /// Which work a smaller model may do while its own is overloaded.
         fallback: Fallback = Fallback::default(), Kind::Table(Fallback::NODES);
         /// Tenants known before anybody edits them at run time, by tenant id.
@@ -134,6 +136,8 @@ described! {
         first_byte_timeout_ms: u64 = 60_000, whole(100, 3_600_000);
         /// Longest silence (no event that moves the answer on; pings do not) in a running answer, milliseconds.
         progress_timeout_ms: u64 = 30_000, whole(100, 3_600_000);
+        /// Time between two looks at the list of models upstream, milliseconds; 0 = never.
+        models_every_ms: u64 = 6 * HOUR_MS, whole(0, 30 * DAY_MS);
     }
 }
 
@@ -315,6 +319,36 @@ described! {
         lifecycle: Option<String> = None, Kind::Optional(Rule::Choice(&["active", "deprecated", "retired"]));
     }
 }
+
+described! {
+    /// `[prices.<any name>]`: a price, in US dollars per million tokens. Entries of the same model, speed and date are the
+    /// tiers of one price.
+    pub struct Price {
+        /// Model id.
+        model: Option<String> = None, Kind::Optional(Rule::Text);
+        /// First day on which it holds (UTC), such as 2026-12-01; from the beginning if not set.
+        valid_from: Option<String> = None, Kind::Optional(Rule::Text);
+        /// Holds for prompts of more tokens than this.
+        prompt_tokens_above: u64 = 0, whole(0, 100_000_000);
+        /// Price of input.
+        input: Option<f64> = None, Kind::Optional(PRICE);
+        /// Price of output.
+        output: Option<f64> = None, Kind::Optional(PRICE);
+        /// Price of input written to the cache for five minutes; 1.25 times that of input if not set.
+        cache_write_5m: Option<f64> = None, Kind::Optional(PRICE);
+        /// Price of input written to the cache for an hour; twice that of input if not set.
+        cache_write_1h: Option<f64> = None, Kind::Optional(PRICE);
+        /// Price of input read from the cache; a tenth of that of input if not set.
+        cache_read: Option<f64> = None, Kind::Optional(PRICE);
+        /// Surcharge for inference in the United States alone, percent.
+        us_surcharge_percent: u64 = 10, whole(0, 1_000);
+    }
+}
+
+const PRICE: Rule = Rule::Number {
+    min: 0.0,
+    max: 10_000.0,
+};
 
 const YES_NO: &[&str] = &["yes", "no"];
 

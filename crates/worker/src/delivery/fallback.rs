@@ -22,9 +22,9 @@ impl Delivery {
     /// # Errors
     /// Why the smaller model of the credit cannot be called.
     pub(super) fn plan(&self, job: &Job, submission: &Submission) -> Result<Plan, String> {
-        let catalog = &self.context.options.catalog;
+        let catalog = self.context.models.current();
         let raised = job.record.max_tokens_raised;
-        let plan = Plan::new(catalog, submission, &self.credit().model, raised)
+        let plan = Plan::new(&catalog, submission, &self.credit().model, raised)
             .map_err(|why| fallback::barred(&why))?;
         let barred = job.record.no_fallback.clone();
         match barred {
