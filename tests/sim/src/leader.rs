@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fairlane_core::demotion::DAY;
 use fairlane_core::election::{self, Election, Seen};
 use fairlane_core::fairness::Window;
 use fairlane_core::invariants::{Broken, bounded};
@@ -192,6 +193,32 @@ impl World {
     }
 
     /// The leader resigns, and puts the lease down.
+    /// The ledger has a call of a tenant; whoever leads reads it.
+    pub(crate) fn book(&mut self, tenant: TenantId, input_tokens: u64) {
+        let day = self.now / DAY;
+        self.ledger.push((tenant.clone(), day, input_tokens));
+        for index in 0..self.leaders.len() {
+            let Some(run) = &self.leaders[index].run else {
+                continue;
+            };
+            if run.stage < Stage::Leading {
+                continue;
+            }
+            let term = run.term;
+            let event = Event::Spent {
+                tenant: tenant.clone(),
+                day,
+                input_tokens,
+            };
+            let delay = self.delay();
+            let send = None;
+            self.after(
+                delay,
+                Action::Leader(index, LeaderMsg::Outcome { term, event, send }),
+            );
+        }
+    }
+
     /// The watch of the tenants shows whoever leads a change.
     pub(crate) fn new_policy(&mut self, tenant: TenantId, policy: Policy) {
         let Some(index) = self.leading() else { return };
@@ -551,11 +578,20 @@ impl World {
     fn learn_jobs(&mut self, index: usize, term: Term) {
         let jobs: Vec<_> = self.stream.keys().map(|&seq| self.seen(seq)).collect();
         let (now, local) = (self.now, self.leaders[index].local(self.now));
+        let ledger = self.ledger.clone();
         let Some(run) = self.run_of(index, term) else {
             return;
         };
         for job in jobs {
             run.core.handle(local, Event::Job(job));
+        }
+        for (tenant, day, input_tokens) in ledger {
+            let event = Event::Spent {
+                tenant,
+                day,
+                input_tokens,
+            };
+            run.core.handle(local, event);
         }
         for priority in Priority::ALL {
             run.core.handle(local, Event::Complete { priority });

@@ -10,6 +10,8 @@ use fairlane_core::scheduler::{Config, Policy};
 use fairlane_core::share::ShareRules;
 use fairlane_core::{Cost, CostWeights, Millis, PoolId, Priority, TenantId, Tokens};
 
+use crate::upstream::Answer;
+
 /// Everything about one world.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -27,6 +29,8 @@ pub struct Plan {
     pub upstream: BTreeMap<PoolId, Limits>,
     /// Pools whose answers carry the rate headers.
     pub headers: bool,
+    /// Calls the upstream lets run at once.
+    pub concurrent: Option<usize>,
     pub storms: Vec<Storm>,
     pub network: Network,
     pub leases: LeaseTimes,
@@ -47,13 +51,27 @@ pub struct JobPlan {
     pub at: Millis,
     pub tenant: TenantId,
     pub priority: Priority,
+    pub kind: &'static str,
     pub pool: PoolId,
+    /// Where it may run while its own pool is closed, and what it takes there.
+    pub fallback: Option<(PoolId, Tokens)>,
     pub estimate: Tokens,
     pub actual: Tokens,
     pub service: Millis,
     pub not_before: Option<Millis>,
     pub deadline: Option<Millis>,
     pub nature: Nature,
+}
+
+impl JobPlan {
+    /// What it takes in `pool`, its own or the other one.
+    #[must_use]
+    pub fn actual_in(&self, pool: &PoolId) -> Tokens {
+        match &self.fallback {
+            Some((other, tokens)) if other == pool => *tokens,
+            Some(_) | None => self.actual,
+        }
+    }
 }
 
 /// How calls for a job end, when the upstream takes them.
@@ -70,12 +88,30 @@ pub enum Nature {
     Deadly,
 }
 
-/// A time in which the upstream answers 529 to all calls of a pool, or of all pools.
+/// A time in which the upstream refuses calls.
 #[derive(Debug, Clone)]
 pub struct Storm {
+    /// Those of this pool; None: of all.
     pub pool: Option<PoolId>,
+    /// Those of this kind of job; None: of all.
+    pub kind: Option<&'static str>,
     pub from: Millis,
     pub to: Millis,
+    pub answer: Answer,
+}
+
+impl Storm {
+    /// 529 for all calls of a pool, or of all pools.
+    #[must_use]
+    pub fn overload(pool: Option<PoolId>, from: Millis, to: Millis) -> Self {
+        Self {
+            pool,
+            kind: None,
+            from,
+            to,
+            answer: Answer::Overloaded,
+        }
+    }
 }
 
 /// Delays and losses between processes, in milliseconds and thousandths.
@@ -162,7 +198,12 @@ pub enum Fault {
         pool: PoolId,
         tokens: Tokens,
     },
-    /// Another weight for a tenant, as a new leader's configuration.
+    /// Other settings for a tenant.
+    Policy {
+        tenant: TenantId,
+        policy: Policy,
+    },
+    /// Another weight for a tenant.
     Reweigh {
         tenant: TenantId,
         weight: u32,
@@ -231,6 +272,7 @@ impl Plan {
             leaders: 1,
             upstream: BTreeMap::new(),
             headers: true,
+            concurrent: None,
             storms: Vec::new(),
             network: Network {
                 delay: (1, 3),
@@ -273,7 +315,9 @@ impl Plan {
             at,
             tenant: tenant(name),
             priority,
+            kind: "sim",
             pool: pool(pool_name),
+            fallback: None,
             estimate: tokens,
             actual: tokens,
             service: 500,

@@ -128,7 +128,9 @@ fn job(rng: &mut Rng, name: &str, pools: &[&str], at: u64, size: u64, lie: u64) 
         at,
         tenant: tenant(name),
         priority: *rng.pick(&Priority::ALL),
+        kind: "sim",
         pool: pool(rng.pick::<&str>(pools)),
+        fallback: None,
         estimate,
         actual: Tokens {
             input: estimate.input,
@@ -148,11 +150,9 @@ fn job(rng: &mut Rng, name: &str, pools: &[&str], at: u64, size: u64, lie: u64) 
 fn storms(plan: &mut Plan, rng: &mut Rng, length: u64) {
     if rng.chance(300) {
         let from = rng.range(0, length);
-        plan.storms.push(Storm {
-            pool: rng.chance(500).then(|| pool("beta")),
-            from,
-            to: from + rng.range(500, 15_000),
-        });
+        let beta = rng.chance(500).then(|| pool("beta"));
+        let to = from + rng.range(500, 15_000);
+        plan.storms.push(Storm::overload(beta, from, to));
     }
 }
 

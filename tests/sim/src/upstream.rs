@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fairlane_core::limiter::{Limits, Observation, Observed};
 use fairlane_core::{JobSeq, Millis, PoolId, Tokens};
 
-use crate::plan::Storm;
+use crate::plan::{Plan, Storm};
 
 /// One call as the upstream saw it.
 #[derive(Debug, Clone)]
@@ -27,6 +27,14 @@ pub enum Answer {
     TooMany { retry_after: Millis },
     /// 529.
     Overloaded,
+    /// 429: the month's money is spent.
+    SpendLimit,
+    /// 404: no such model.
+    NoModel,
+    /// 403: not for such jobs.
+    Forbidden,
+    /// 429: too many calls run.
+    TooManyAtOnce,
 }
 
 /// In 1/60 000 of a token.
@@ -78,12 +86,15 @@ pub struct Upstream {
     pools: BTreeMap<PoolId, [Level; 3]>,
     storms: Vec<Storm>,
     headers: bool,
+    concurrent: Option<usize>,
+    /// When the calls that run will end.
+    running: Vec<Millis>,
     pub calls: Vec<Call>,
 }
 
 impl Upstream {
     #[must_use]
-    pub fn new(limits: &BTreeMap<PoolId, Limits>, storms: Vec<Storm>, headers: bool) -> Self {
+    pub fn new(plan: &Plan) -> Self {
         let levels = |limits: &Limits| {
             [
                 Level::new(limits.requests),
@@ -92,12 +103,15 @@ impl Upstream {
             ]
         };
         Self {
-            pools: limits
+            pools: plan
+                .upstream
                 .iter()
                 .map(|(pool, limits)| (pool.clone(), levels(limits)))
                 .collect(),
-            storms,
-            headers,
+            storms: plan.storms.clone(),
+            headers: plan.headers,
+            concurrent: plan.concurrent,
+            running: Vec::new(),
             calls: Vec::new(),
         }
     }
@@ -107,19 +121,28 @@ impl Upstream {
         &mut self,
         now: Millis,
         call: (usize, JobSeq),
+        kind: &str,
         pool: &PoolId,
         actual: Tokens,
         service: Millis,
     ) -> Answer {
-        let overloaded = self.storms.iter().any(|storm| {
+        let storm = self.storms.iter().find(|storm| {
             (storm.from..storm.to).contains(&now)
                 && storm.pool.as_ref().is_none_or(|only| only == pool)
+                && storm.kind.is_none_or(|only| only == kind)
         });
-        let answer = if overloaded {
-            Answer::Overloaded
-        } else {
-            self.take(now, pool, actual)
+        self.running.retain(|&end| end > now);
+        let is_full = self
+            .concurrent
+            .is_some_and(|most| self.running.len() >= most);
+        let answer = match storm {
+            Some(storm) => storm.answer,
+            None if is_full => Answer::TooManyAtOnce,
+            None => self.take(now, pool, actual),
         };
+        if answer == Answer::Taken && self.concurrent.is_some() {
+            self.running.push(now + service);
+        }
         self.calls.push(Call {
             at: now,
             job: call.0,

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use fairlane_core::attempt::{self, Allowance, Decision, Jitter};
 use fairlane_core::breaker::Sample;
 use fairlane_core::failure::{
-    Cut, Ending, ErrorAnswer, ErrorKind, Health, Place, RefusalCategory, RetryAfter, StopReason,
-    classify,
+    Cut, Ending, ErrorAnswer, ErrorCode, ErrorKind, Health, Hint, Place, RefusalCategory,
+    RetryAfter, StopReason, classify,
 };
 use fairlane_core::invariants::Invariant;
 use fairlane_core::limiter::Observation;
-use fairlane_core::scheduler::{Credit, Outcome, Pause, Settlement};
+use fairlane_core::scheduler::{Credit, Outcome, Pause, Refused, Settlement};
 use fairlane_core::{JobSeq, Millis, Tokens, WorkerId};
 
 use crate::bucket::Value;
@@ -42,6 +42,7 @@ struct Delivery {
     used: Option<Tokens>,
     observed: Observation,
     pause: Option<Pause>,
+    refused: Option<Refused>,
     sample: Option<Sample>,
     /// A call was taken that has no saved outcome yet.
     at_stake: bool,
@@ -207,6 +208,7 @@ impl World {
                 used: None,
                 observed: Observation::default(),
                 pause: None,
+                refused: None,
                 sample: None,
                 at_stake: false,
             },
@@ -273,7 +275,7 @@ impl World {
                     outcome,
                     used: delivery.used,
                     observed: delivery.observed,
-                    refused: None,
+                    refused: delivery.refused,
                     pause: delivery.pause,
                     sample: delivery.sample,
                 };
@@ -325,13 +327,18 @@ impl World {
             self.break_rule(Invariant::Fenced, detail);
         }
         let plan = &self.plan.jobs[job];
-        let (pool, actual, service) = (plan.pool.clone(), plan.actual, plan.service);
+        let (kind, service) = (plan.kind, plan.service);
+        let Some(delivery) = self.workers[index].deliveries.get(&id) else {
+            return;
+        };
+        let pool = delivery.credit.pool.clone();
+        let actual = plan.actual_in(&pool);
         let answer = self
             .upstream
-            .call(self.now, (job, seq), &pool, actual, service);
+            .call(self.now, (job, seq), kind, &pool, actual, service);
         self.jobs[job].calls += 1;
         let taken = answer == Answer::Taken;
-        let nature = plan.nature;
+        let nature = self.plan.jobs[job].nature;
         let succeeds = match nature {
             Nature::Good | Nature::CutOnce => taken,
             Nature::Truncated => taken && self.jobs[job].history.had_more_room,
@@ -354,18 +361,29 @@ impl World {
     }
 
     fn ending(&self, job: usize, answer: Answer) -> Ending {
-        let error = |status, kind, retry_after: Option<Millis>| {
+        let refused = |status, kind, code, hint, retry_after: Option<Millis>| {
             Ending::Error(ErrorAnswer {
                 status,
                 kind,
-                code: None,
-                hint: None,
+                code,
+                hint,
                 retry_after: retry_after.and_then(RetryAfter::from_ms),
                 should_retry: None,
                 place: Place::BeforeStream,
             })
         };
+        let error = |status, kind, after| refused(status, kind, None, None, after);
         match answer {
+            Answer::SpendLimit => {
+                let code = Some(ErrorCode::EnforcedSpendLimitReached);
+                refused(429, ErrorKind::RateLimit, code, None, None)
+            }
+            Answer::NoModel => refused(404, ErrorKind::NotFound, None, Some(Hint::Model), None),
+            Answer::Forbidden => error(403, ErrorKind::Permission, None),
+            Answer::TooManyAtOnce => {
+                let hint = Some(Hint::ConcurrentConnections);
+                refused(429, ErrorKind::RateLimit, None, hint, None)
+            }
             Answer::TooMany { retry_after } => error(429, ErrorKind::RateLimit, Some(retry_after)),
             Answer::Overloaded => error(529, ErrorKind::Overloaded, None),
             Answer::Taken => match self.plan.jobs[job].nature {
@@ -402,8 +420,13 @@ impl World {
             output_tokens_max: 64_000,
         };
         let decision = attempt::decide(&verdict, self.jobs[job].history, allowance, jitter);
-        let actual = self.plan.jobs[job].actual;
-        let observed = self.upstream.observe(self.now, &self.plan.jobs[job].pool);
+        let pool = delivery.credit.pool.clone();
+        let actual = self.plan.jobs[job].actual_in(&pool);
+        let observed = self.upstream.observe(self.now, &pool);
+        if answer == Answer::Taken {
+            let tenant = delivery.credit.tenant.clone();
+            self.book(tenant, actual.input);
+        }
         let mut excused = false;
         let now = self.now;
         let over = self.jobs[job].outcomes > 0;
@@ -412,6 +435,15 @@ impl World {
         };
         delivery.used = (answer == Answer::Taken).then_some(actual);
         delivery.observed = observed;
+        delivery.refused = match answer {
+            Answer::TooMany { .. } => Some(Refused::RateLimit),
+            Answer::Overloaded => Some(Refused::Overloaded),
+            Answer::Taken
+            | Answer::SpendLimit
+            | Answer::NoModel
+            | Answer::Forbidden
+            | Answer::TooManyAtOnce => None,
+        };
         delivery.sample = match verdict.health {
             Health::NoSample => None,
             Health::Good => Some(Sample::Good),

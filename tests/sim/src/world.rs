@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BinaryHeap};
 use fairlane_core::attempt::History;
 use fairlane_core::fairness::Window;
 use fairlane_core::invariants::{self, Broken, Invariant, JobLife, Payments, work_conserving};
-use fairlane_core::scheduler::{Credit, JobSeen, Notice, Policy, PutAside, Snapshot, slots_kept};
+use fairlane_core::scheduler::{
+    Credit, Fallback, JobSeen, Notice, Policy, PutAside, Snapshot, slots_kept,
+};
 use fairlane_core::{Cost, JobId, JobSeq, Kind, Millis, ModelId, PoolId, Priority, TenantId, Term};
 
 use crate::bucket::{Bucket, Ended, Value};
@@ -128,6 +130,11 @@ pub struct Granted {
     pub term: Term,
 }
 
+/// Every pool has one model.
+fn model(pool: &PoolId) -> ModelId {
+    ModelId::parse(pool.as_str()).expect("a name")
+}
+
 /// One simulated fleet.
 #[derive(Debug)]
 pub struct World {
@@ -137,6 +144,8 @@ pub struct World {
     pub upstream: Upstream,
     pub bucket: Bucket,
     pub grants: Vec<Granted>,
+    /// Input tokens of calls: by whom, on which day, as the ledger has them.
+    pub(crate) ledger: Vec<(TenantId, u64, u64)>,
     /// What leaders told people, and when.
     pub notices: Vec<(Millis, Notice)>,
     pub tally: Tally,
@@ -169,9 +178,10 @@ impl World {
             rng: Rng::new(plan.seed),
             now: 0,
             jobs: vec![JobState::default(); plan.jobs.len()],
-            upstream: Upstream::new(&plan.upstream, plan.storms.clone(), plan.headers),
+            upstream: Upstream::new(&plan),
             bucket: Bucket::default(),
             grants: Vec::new(),
+            ledger: Vec::new(),
             notices: Vec::new(),
             tally: Tally::default(),
             watched: None,
@@ -358,11 +368,15 @@ impl World {
             priority: plan.priority,
             tenant: plan.tenant.clone(),
             job: JobId::parse(&format!("j{seq}")).expect("a name"),
-            kind: Kind::parse("sim").expect("a name"),
-            model: ModelId::parse("sim").expect("a name"),
+            kind: Kind::parse(plan.kind).expect("a name"),
+            model: model(&plan.pool),
             pool: plan.pool.clone(),
             tokens: plan.estimate,
-            fallback: None,
+            fallback: plan.fallback.as_ref().map(|(pool, tokens)| Fallback {
+                model: model(pool),
+                pool: pool.clone(),
+                tokens: *tokens,
+            }),
             not_before: plan.not_before,
             deadline: plan.deadline,
         }
@@ -505,6 +519,10 @@ impl World {
                 }
             }
             Fault::Foreign { pool, tokens } => self.upstream.foreign(self.now, &pool, tokens),
+            Fault::Policy { tenant, policy } => {
+                self.plan.config.tenants.insert(tenant.clone(), policy);
+                self.new_policy(tenant, policy);
+            }
             Fault::Reweigh { tenant, weight } => {
                 let weight = fairlane_core::drr::Weight(weight);
                 let policy = Policy {

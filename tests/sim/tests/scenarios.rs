@@ -1,51 +1,12 @@
 //! Named scenarios: things that went wrong for users of comparable systems, with the numbers that
 //! must come out here.
 
-use fairlane_core::{Millis, Priority, Tokens};
+mod play;
+
+use fairlane_core::{Priority, Tokens};
 use fairlane_sim_tests::plan::{pool, tenant};
-use fairlane_sim_tests::{Answer, Call, Fault, JobPlan, Plan, Storm, World};
-
-fn input(tokens: u64) -> Tokens {
-    Tokens {
-        input: tokens,
-        output: 20,
-    }
-}
-
-fn of(name: &str) -> impl Fn(&JobPlan) -> bool {
-    move |job| job.tenant.as_str() == name
-}
-
-fn backlog(plan: &mut Plan, at: Millis, name: &str, priority: Priority, tokens: Tokens, jobs: u64) {
-    for _ in 0..jobs {
-        plan.job(at, name, priority, "haiku", tokens);
-    }
-}
-
-/// Runs a world that is cut off in the middle, and checks what must hold at any time.
-fn play(plan: Plan) -> World {
-    let mut world = World::new(Plan {
-        ends_idle: false,
-        ..plan
-    });
-    world.run().unwrap_or_else(|broken| panic!("{broken}"));
-    world
-        .check_safety()
-        .unwrap_or_else(|broken| panic!("{broken}"));
-    world
-}
-
-#[expect(clippy::cast_precision_loss, reason = "shares, not sums")]
-fn share(part: i64, whole: i64) -> f64 {
-    part as f64 / whole as f64
-}
-
-fn assert_near(got: f64, want: f64, tolerance: f64, what: &str) {
-    assert!(
-        (got / want - 1.0).abs() <= tolerance,
-        "{what}: {got:.4} instead of {want:.4}"
-    );
-}
+use fairlane_sim_tests::{Answer, Call, Fault, Plan, Storm, World};
+use play::{assert_near, backlog, input, of, play, share};
 
 #[test]
 fn f1_few_long_jobs_get_no_more_than_many_short_ones() {
@@ -190,11 +151,8 @@ fn f5_a_tenant_at_its_cap_with_a_huge_backlog_slows_nobody() {
 fn f6_a_closed_pool_does_not_hold_up_the_same_tenants_work_in_another() {
     let mut plan = Plan::calm(6);
     plan.workers = vec![20];
-    plan.storms.push(Storm {
-        pool: Some(pool("haiku")),
-        from: 10_000,
-        to: 70_000,
-    });
+    plan.storms
+        .push(Storm::overload(Some(pool("haiku")), 10_000, 70_000));
     for number in 0..1_200 {
         let at = number * 100;
         plan.job(at, "a", Priority::Standard, "haiku", input(1_000));
@@ -427,11 +385,7 @@ fn l4_the_first_second_after_a_pause_sees_no_rush() {
 fn l6_an_overloaded_pool_is_probed_once_an_interval_and_opens_again() {
     let mut plan = Plan::calm(16);
     plan.workers = vec![10; 4];
-    plan.storms.push(Storm {
-        pool: None,
-        from: 0,
-        to: 180_000,
-    });
+    plan.storms.push(Storm::overload(None, 0, 180_000));
     for number in 0..200 {
         plan.job(number * 100, "a", Priority::Standard, "haiku", input(1_000));
     }
@@ -564,9 +518,11 @@ fn d9_parked_jobs_go_on_when_the_limit_opens_whoever_leads_by_then() {
     let calls = calls_of(&world, "haiku");
     let opens = calls
         .iter()
-        .filter_map(|call| match call.answer {
-            Answer::TooMany { retry_after } => Some(call.at + retry_after * 144 / 100),
-            Answer::Taken | Answer::Overloaded => None,
+        .filter_map(|call| {
+            let Answer::TooMany { retry_after } = call.answer else {
+                return None;
+            };
+            Some(call.at + retry_after * 144 / 100)
         })
         .max()
         .unwrap();
