@@ -3,7 +3,7 @@
 //! [`crate::failure`] says what a call's end means by itself; this adds what the job has behind it and
 //! how much it may still cost.
 
-use crate::failure::{Next, Paid, Reason, Verdict, pause_ms, retry_delay_ms};
+use crate::failure::{Health, Next, Paid, Reason, Verdict, pause_ms, retry_delay_ms};
 use crate::{Millis, failure};
 
 /// What earlier deliveries of the job left behind.
@@ -26,6 +26,9 @@ pub struct Allowance {
     pub max_tokens: u64,
     /// Largest output limit the model takes.
     pub output_tokens_max: u64,
+    /// The call was made to see whether its pool is well again. If it is not, that is no try of the
+    /// job's: in a long outage the same job may have to look many times.
+    pub is_probe: bool,
 }
 
 /// Chance for delays, from 0 to 1 each.
@@ -98,8 +101,9 @@ pub fn decide(
     allowance: Allowance,
     jitter: Jitter,
 ) -> Decision {
+    let burns_attempt = verdict.burns_attempt && !found_pool_unwell(verdict, allowance);
     let history = History {
-        attempts: history.attempts + u32::from(verdict.burns_attempt),
+        attempts: history.attempts + u32::from(burns_attempt),
         ..history
     };
     let exhausted = history.attempts >= allowance.attempts_max;
@@ -117,7 +121,7 @@ pub fn decide(
                 hold: None,
             })
         }
-        Next::Retry if verdict.burns_attempt && exhausted => {
+        Next::Retry if burns_attempt && exhausted => {
             Decision::Bury(Cause::Exhausted(verdict.reason))
         }
         Next::Retry => Decision::Retry(later(verdict, history, jitter)),
@@ -152,6 +156,14 @@ pub fn decide(
             })
         }
     }
+}
+
+fn found_pool_unwell(verdict: &Verdict, allowance: Allowance) -> bool {
+    let is_unwell = match verdict.health {
+        Health::UpstreamBad | Health::NetworkBad => true,
+        Health::Good | Health::NoSample => false,
+    };
+    allowance.is_probe && verdict.next == Next::Retry && is_unwell
 }
 
 fn later(verdict: &Verdict, history: History, jitter: Jitter) -> Retry {
@@ -205,6 +217,7 @@ mod tests {
         attempts_max: 4,
         max_tokens: 128,
         output_tokens_max: 64_000,
+        is_probe: false,
     };
     const NO_JITTER: Jitter = Jitter {
         retry: 0.0,
@@ -225,6 +238,27 @@ mod tests {
 
     fn after(ending: &Ending, history: History) -> Decision {
         decide(&classify(ending), history, ALLOWANCE, NO_JITTER)
+    }
+
+    #[test]
+    fn a_job_may_look_for_ever_whether_its_pool_is_well() {
+        let overloaded = classify(&status(529, ErrorKind::Overloaded, None));
+        let last = History {
+            attempts: 3,
+            ..History::default()
+        };
+        let decided = |is_probe| {
+            let allowance = Allowance {
+                is_probe,
+                ..ALLOWANCE
+            };
+            decide(&overloaded, last, allowance, NO_JITTER)
+        };
+        let Decision::Retry(retry) = decided(true) else {
+            panic!("buried for an outage");
+        };
+        assert_eq!(retry.history, last);
+        assert!(matches!(decided(false), Decision::Bury(_)));
     }
 
     #[test]

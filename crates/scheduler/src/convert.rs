@@ -151,6 +151,7 @@ fn credit_from_wire(credit: Credit) -> core::Credit {
         cost: credit.cost,
         term: credit.term,
         granted_at: credit.granted_ms,
+        probe: credit.probe,
     }
 }
 
@@ -169,5 +170,6 @@ pub(crate) fn credit_to_wire(credit: core::Credit) -> Credit {
         cost: credit.cost,
         term: credit.term,
         granted_ms: credit.granted_at,
+        probe: credit.probe,
     }
 }

@@ -49,6 +49,9 @@ pub struct Credit {
     pub term: Term,
     /// Unix milliseconds.
     pub granted_ms: u64,
+    /// The call is made to see whether the pool is well again; its failing is no attempt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub probe: bool,
 }
 
 /// State of a live lease.
@@ -378,6 +381,7 @@ pub(crate) mod tests {
             cost: Cost::UNIT,
             term: Term(3),
             granted_ms: 1_700_000_000_000,
+            probe: false,
         }
     }
 

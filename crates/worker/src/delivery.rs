@@ -484,6 +484,7 @@ impl Delivery {
                 .unwrap_or(self.context.options.attempts_max),
             max_tokens: task.plan.max_tokens,
             output_tokens_max: task.plan.output_tokens_max,
+            is_probe: self.credit().probe,
         }
     }
 

@@ -418,6 +418,7 @@ impl World {
             attempts_max: self.plan.attempts_max,
             max_tokens: 1_000,
             output_tokens_max: 64_000,
+            is_probe: delivery.credit.probe,
         };
         let decision = attempt::decide(&verdict, self.jobs[job].history, allowance, jitter);
         let pool = delivery.credit.pool.clone();

@@ -209,12 +209,13 @@ impl Scheduler {
             cost,
             term: self.term,
             granted_at: self.now,
+            probe: self.pools.breaker(pool).gate(self.now) == Gate::HalfOpen,
         };
         if !self.gates.is_empty() {
             let gates = Self::gates_of(job, pool);
             self.gates.sent(&gates, seq, self.now);
         }
-        if self.pools.breaker(pool).gate(self.now) == Gate::HalfOpen {
+        if credit.probe {
             self.pools.breaker(pool).probe_sent();
             self.pools.set_probe(pool, Some(seq));
         }

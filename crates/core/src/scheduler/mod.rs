@@ -144,6 +144,8 @@ pub struct Credit {
     pub cost: Cost,
     pub term: Term,
     pub granted_at: Millis,
+    /// It goes out to see whether its pool is well again.
+    pub probe: bool,
 }
 
 /// How a delivery ended.

@@ -119,6 +119,7 @@ mod tests {
             cost: Cost(1_000),
             term: Term(3),
             granted_at: GRANTED_AT,
+            probe: false,
         })
     }
 

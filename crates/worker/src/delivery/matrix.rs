@@ -314,6 +314,7 @@ impl Matrix {
             cost: Cost(1_000),
             term: Term(1),
             granted_ms: 1,
+            probe: false,
         };
         let nats = &self.server.nats;
         let lease = serde_json::to_vec(&Lease::Granted(credit.clone())).unwrap();

@@ -69,6 +69,7 @@ impl World {
             cost: Cost(1_000),
             term: Term(1),
             granted_ms: 1,
+            probe: false,
         };
         let credits = nats.bucket(&nats.names.credits_bucket());
         let lease = serde_json::to_vec(&Lease::Granted(credit.clone())).unwrap();

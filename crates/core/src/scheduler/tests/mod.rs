@@ -191,6 +191,7 @@ fn credit_of(seq: u64) -> Credit {
         cost: Cost(1_000),
         term: Term(0),
         granted_at: 0,
+        probe: false,
     }
 }
 
@@ -640,6 +641,7 @@ fn a_job_that_is_put_aside_while_another_leaders_credit_runs_frees_its_slot() {
         delivery: 1,
         cost: Cost(1_000),
         granted_at: 0,
+        probe: false,
         ..credit_of(1)
     };
     world.revision = 1;
