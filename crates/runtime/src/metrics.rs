@@ -93,6 +93,9 @@ catalogue! {
     PROMPT_REVIEWS = Counter "fairlane_prompt_reviews_total" ["kind"],
         "Answers that broke their job's schema, by kind of job: its prompt wants a review.";
     JOBS = Counter "fairlane_jobs_total" ["outcome"], "Jobs that have ended, by outcome.";
+    DEAD_LETTERS = Gauge "fairlane_dead_letters" ["reason"], "Dead letters that nobody has sent again, by reason.";
+    DEAD_LETTERS_EXPIRING = Gauge "fairlane_dead_letters_expiring" [],
+        "Dead letters that nobody has sent again and that have less than a tenth of their life left: three days of thirty.";
     CREDITS_GRANTED = Counter "fairlane_credits_granted_total" [], "Credits handed out.";
     CREDITS_LIVE = Gauge "fairlane_credits_live" [], "Credits that are out now: jobs in flight.";
     CREDITS_EXPIRED = Counter "fairlane_credits_expired_total" [], "Credits whose worker died, or never began.";
@@ -175,6 +178,8 @@ pub struct Metrics {
     fallbacks: IntCounterVec,
     prompt_reviews: IntCounterVec,
     jobs: IntCounterVec,
+    dead_letters: IntGaugeVec,
+    dead_letters_expiring: IntGaugeVec,
     credits_granted: IntCounterVec,
     credits_live: IntGaugeVec,
     leading: Leading,
@@ -217,6 +222,8 @@ impl Metrics {
             fallbacks: counter(&registry, FALLBACKS),
             prompt_reviews: counter(&registry, PROMPT_REVIEWS),
             jobs: counter(&registry, JOBS),
+            dead_letters: gauge(&registry, DEAD_LETTERS),
+            dead_letters_expiring: gauge(&registry, DEAD_LETTERS_EXPIRING),
             credits_granted: counter(&registry, CREDITS_GRANTED),
             credits_live: gauge(&registry, CREDITS_LIVE),
             leading: Leading::new(&registry),
@@ -285,6 +292,19 @@ impl Metrics {
     /// Books the end of one job.
     pub fn job_ended(&self, outcome: Outcome) {
         self.jobs.with_label_values(&[outcome.label()]).inc();
+    }
+
+    /// Says how many open dead letters of a reason there are. Reasons are a small fixed set.
+    pub fn dead_letters(&self, reason: &'static str, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.dead_letters.with_label_values(&[reason]).set(count);
+    }
+
+    /// Says how many open dead letters expire soon.
+    pub fn dead_letters_expiring(&self, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        let gauge = self.dead_letters_expiring.with_label_values::<&str>(&[]);
+        gauge.set(count);
     }
 
     /// Books credits handed out.
@@ -411,6 +431,8 @@ mod tests {
         metrics.fell_back();
         metrics.prompt_review("tagging");
         metrics.job_ended(Outcome::Done);
+        metrics.dead_letters("schema", 4);
+        metrics.dead_letters_expiring(1);
         metrics.credits_granted(2);
         metrics.credits_live(1);
         let leading = metrics.leading();

@@ -11,10 +11,13 @@ mod clock;
 mod convert;
 mod fairness;
 mod lead;
+mod letters;
 mod options;
 mod strangers;
 mod tenants;
 mod term;
+
+use std::time::Duration;
 
 use fairlane_nats::Nats;
 use fairlane_runtime::config::Settings;
@@ -32,6 +35,12 @@ pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Re
     let connected = frame.health.check("nats");
     let fairness = fairness::Fairness::new();
     frame.health.mount(fairness.routes());
+    let letters = letters::watch(
+        nats.clone(),
+        Duration::from_millis(settings.results.dead_letters_keep_ms),
+        frame.metrics.clone(),
+        frame.shutdown.clone(),
+    );
     let lead = lead::run(lead::Context {
         nats,
         options,
@@ -41,6 +50,8 @@ pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Re
         connected,
     });
     frame.spawn("lead", Rule::Essential, lead);
+    // For whoever watches; jobs run without it.
+    frame.spawn("letters", Rule::Essential, letters);
     frame.run().await?;
     Ok(())
 }
