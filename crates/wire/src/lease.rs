@@ -428,7 +428,7 @@ pub(crate) mod tests {
                     settlement,
                 }),
                 format!(
-                    r#"{{"state":"parked","until_ms":1700000016000,"settlement":{{"credit":{{{CREDIT}}},"outcome":"retry","used":{{"input":100,"output":0}},"limits":{{"at_ms":1700000000100,"requests":{{"limit":50,"remaining":0}}}},"refused":"rate_limit","pause":{{"scope":"pool","until_ms":1700000016000}},"health":"upstream_bad"}}}}"#
+                    r#"{{"state":"parked","until_ms":1700000016000,"why":"asks","settlement":{{"credit":{{{CREDIT}}},"outcome":"retry","used":{{"input":100,"output":0}},"limits":{{"at_ms":1700000000100,"requests":{{"limit":50,"remaining":0}}}},"refused":"rate_limit","pause":{{"scope":"pool","until_ms":1700000016000}},"health":"upstream_bad"}}}}"#
                 ),
             ),
         ];
