@@ -159,7 +159,9 @@ fn code_reason(code: &ErrorCode) -> Option<Reason> {
         | ErrorCode::LinkedOrganizationSpendLimitReached => Some(Reason::SpendLimit),
         ErrorCode::LinkedOrganizationBillingUnavailable => Some(Reason::Billing),
         ErrorCode::OrganizationOnHold => Some(Reason::AccountOnHold),
-        ErrorCode::CmekKeyDisabled => Some(Reason::EncryptionKey),
+        ErrorCode::CmekKeyDisabled | ErrorCode::CmekKeyNetworkBlocked => {
+            Some(Reason::EncryptionKey)
+        }
         ErrorCode::CmekKeyUnreachable => Some(Reason::UpstreamError),
         ErrorCode::WorkspaceHumanReviewDisabled | ErrorCode::UserProfileNotBillable => {
             Some(Reason::Permission)

@@ -111,6 +111,10 @@ fn catalogue() -> Vec<(&'static str, Ending)> {
             "400 `cmek_key_disabled`",
             coded(400, K::InvalidRequest, "cmek_key_disabled"),
         ),
+        (
+            "400 `cmek_key_network_blocked`",
+            coded(400, K::InvalidRequest, "cmek_key_network_blocked"),
+        ),
         ("401", error(401, K::Authentication)),
         ("402", error(402, K::Billing)),
         (
@@ -707,6 +711,7 @@ fn every_code_is_understood_as_documented() {
         ),
         ("organization_on_hold", Some(Reason::AccountOnHold)),
         ("cmek_key_disabled", Some(Reason::EncryptionKey)),
+        ("cmek_key_network_blocked", Some(Reason::EncryptionKey)),
         ("cmek_key_unreachable", Some(Reason::UpstreamError)),
         ("workspace_human_review_disabled", Some(Reason::Permission)),
         ("user_profile_not_billable", Some(Reason::Permission)),
