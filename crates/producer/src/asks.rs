@@ -12,10 +12,12 @@ use fairlane_nats::records::{Records, Slot};
 use fairlane_nats::{Nats, WriteError, owner};
 use fairlane_runtime::metrics::Outcome as Ended;
 use fairlane_runtime::{Metrics, Shutdown};
+use fairlane_wire::record::{Descent, Link};
 use fairlane_wire::{Answer, Ask, AskOutcome, AskReply, DeadReason, Failure, JobRecord, Phase};
 use futures::StreamExt;
 
 use crate::producer::now_ms;
+use crate::regenerate::{self, Refused};
 use crate::trouble::with_causes;
 
 /// Requests worked on at once by one producer.
@@ -89,7 +91,7 @@ impl Asks {
         let reply = match ask {
             Ask::Cancel => self.cancel(&tenant, &job).await,
             Ask::Answer => self.decide(&tenant, &job, &message.payload).await,
-            Ask::Regenerate => Ok((reply(&job, AskOutcome::NotPossible, None, "not yet"), None)),
+            Ask::Regenerate => self.regenerate(&tenant, &job).await,
         };
         let (reply, seq) = reply.unwrap_or_else(|error: anyhow::Error| {
             let error = with_causes(&*error);
@@ -151,6 +153,47 @@ impl Asks {
             (Answer::Yes, _, _) => Ok((done("it runs"), None)),
             (Answer::No, seq, _) => Ok((done("it is a dead letter now"), seq)),
         }
+    }
+
+    /// Has a job made again on the model it was meant for.
+    async fn regenerate(&self, tenant: &TenantId, job: &JobId) -> anyhow::Result<Done> {
+        let Shared { nats, records, .. } = &*self.shared;
+        let slot = records.get(tenant, job).await?;
+        let Some(mut record) = slot.record else {
+            let text = format!("tenant {tenant} has no job {job} now");
+            return Ok((reply(job, AskOutcome::NotFound, None, text), None));
+        };
+        let phase = Some(record.phase);
+        let refused = |text: &str| Ok((reply(job, AskOutcome::NotPossible, phase, text), None));
+        if record.phase != Phase::Done {
+            return refused("it has no answer");
+        }
+        let new = match regenerate::submit(nats, &record).await? {
+            Ok(new) => new,
+            Err(Refused::NotLighter) => {
+                return refused("it was answered by the model it was meant for");
+            }
+            Err(Refused::NoBody) => return refused("its body was not kept; publish it again"),
+        };
+        if !record.children.iter().any(|child| child.job == new) {
+            record.children.push(Link {
+                how: Descent::Regenerated,
+                job: new.clone(),
+                sequence: None,
+            });
+            // If somebody else wrote it meanwhile, the new job still names this one.
+            if let Err(error) = records.save(&record, slot.revision).await {
+                tracing::debug!(%tenant, %job, %error, "cannot note what a job is made again as");
+            }
+        }
+        let mut reply = reply(
+            job,
+            AskOutcome::Ok,
+            phase,
+            "it is made again as another job",
+        );
+        reply.other = Some(new.to_string());
+        Ok((reply, None))
     }
 
     /// Replaces the record by what `change` makes of it. The inner error is the reply when it does not

@@ -25,6 +25,7 @@ pub mod intake;
 mod producer;
 mod quarantine;
 mod refuse;
+mod regenerate;
 mod store;
 mod stranded;
 mod trouble;

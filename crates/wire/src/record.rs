@@ -317,6 +317,9 @@ pub struct JobRecord {
     /// Object that holds the result, when it is too large for a record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_claim: Option<String>,
+    /// Object that holds the body, kept to run the job again on the model it was meant for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_claim: Option<String>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
@@ -370,6 +373,7 @@ impl JobRecord {
             redrive_of: None,
             result: None,
             result_claim: None,
+            body_claim: None,
             failure: None,
             same_as: None,
             parent: None,

@@ -10,7 +10,7 @@ use fairlane_nats::records::Slot;
 use fairlane_nats::{Records, watch};
 use fairlane_sim::SimConfig;
 use fairlane_support::{eventually, within};
-use fairlane_wire::{JobRecord, Phase};
+use fairlane_wire::{Descent, JobRecord, Phase};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fairlane-under-test");
 
@@ -351,4 +351,52 @@ async fn a_question_that_nobody_answers_in_time_ends_as_a_dead_letter() {
     );
     let books = is_clear(&fleet).await;
     assert_eq!((books.letters, books.calls), (1, 1), "{books:?}");
+}
+
+#[tokio::test]
+async fn an_answer_of_the_lighter_model_can_be_made_again_by_the_one_it_was_meant_for() {
+    let fleet = Fleet::start(PROGRAM, Setup::default()).await;
+    let body =
+        job("light", "[[sim:once=529]] tags").replace("claude-haiku-4-5", "claude-sonnet-4-6");
+    fleet.publish("acme", body).await;
+    let light = fleet.phase("acme", "light", Phase::Done).await;
+    let fallback = light.fallback.clone().expect("the lighter model answered");
+    let text = String::from_utf8(light.to_json(&fleet.client().names)).unwrap();
+    assert!(
+        text.contains(r#""command":"fairlane regenerate acme/light""#),
+        "{text}"
+    );
+
+    let (ok, said) = says(&fleet, &["regenerate", "acme/light"]).await;
+    assert!(ok, "{said}");
+    let new = said["other"].as_str().unwrap();
+    let (_, again) = says(&fleet, &["regenerate", "acme/light"]).await;
+    assert_eq!(again["other"], new, "asked twice, it is one job");
+    let done = fleet.phase("acme", new, Phase::Done).await;
+    assert_eq!(
+        (done.model.as_deref(), done.fallback),
+        (Some("claude-sonnet-4-6"), None)
+    );
+    assert_ne!(done.model_used, light.model_used, "{fallback:?}");
+    assert_eq!(done.kind, light.kind);
+    let parent = done.parent.unwrap();
+    assert_eq!(
+        (parent.how, parent.job.as_str()),
+        (Descent::Regenerated, "light")
+    );
+    let light = fleet.record("acme", "light").await.unwrap();
+    assert_eq!(light.children[0].job.as_str(), new);
+    // A job of the model it was meant for cannot be.
+    let (ok, said) = says(&fleet, &["regenerate", &format!("acme/{new}")]).await;
+    assert!(!ok && said["outcome"] == "not_possible", "{said}");
+    fleet.settled().await;
+    assert_eq!(
+        fleet
+            .sim
+            .log()
+            .into_iter()
+            .filter(|call| call.billed)
+            .count(),
+        2
+    );
 }

@@ -7,6 +7,7 @@ use fairlane_wire::job::assigned_id;
 use fairlane_wire::letter::{DeadReason, Failure};
 use fairlane_wire::lineage::Redrive;
 use fairlane_wire::names::{Namespace, header};
+use fairlane_wire::record::{Descent, Link};
 use fairlane_wire::submission::{self, Submission};
 
 use super::Body;
@@ -27,6 +28,8 @@ pub struct Arrival {
     pub trace: Option<TraceContext>,
     /// The dead letter that it sends again.
     pub redrive: Option<Redrive>,
+    /// The job that it comes from, if it is made from one.
+    pub parent: Option<Link>,
     tenant: Result<TenantId, Failure>,
     named_job: Option<JobId>,
     claim: Option<String>,
@@ -61,6 +64,10 @@ impl Arrival {
             trace: get(header::TRACEPARENT)
                 .and_then(|parent| TraceContext::parse(parent, get(header::TRACESTATE))),
             redrive: get(header::REDRIVE).and_then(Redrive::parse),
+            // What comes after a job that failed is for us to find out.
+            parent: get(header::PARENT)
+                .and_then(Link::parse)
+                .filter(|link| link.how != Descent::Again),
             tenant: tenant_of(names, subject),
             named_job: get(header::JOB).and_then(|id| JobId::parse(id).ok()),
             claim: get(header::CLAIM).map(str::to_owned),

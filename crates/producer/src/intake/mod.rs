@@ -128,9 +128,13 @@ impl Intake {
             Some(_) => Priority::Batch,
             None => classify(job.origin, job.sla_seconds),
         };
-        let mut record =
-            JobRecord::new(tenant.clone(), id.clone(), Phase::Queued, arrival.stored_ms)
-                .describing(&job.kind, priority, &job.model);
+        let record = JobRecord::new(tenant.clone(), id.clone(), Phase::Queued, arrival.stored_ms)
+            .describing(&job.kind, priority, &job.model);
+        let mut record = JobRecord {
+            parent: arrival.parent.clone(),
+            key: job.idempotency_key.clone(),
+            ..record
+        };
         match self.headers(arrival, &job, id, trace, now_ms) {
             Ok(mut headers) => {
                 headers.fallback = fallback::choose(&self.catalog, &self.kinds, &job, &mut record);
@@ -200,7 +204,7 @@ impl Intake {
             fallback: None,
             claim: arrival.claim_name().map(str::to_owned),
             redrive: arrival.redrive.clone(),
-            parent: None,
+            parent: arrival.parent.clone(),
             traceparent: Some(trace.traceparent().to_owned()),
             tracestate: trace.tracestate().map(str::to_owned),
         })

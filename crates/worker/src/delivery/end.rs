@@ -94,6 +94,10 @@ impl Delivery {
         record.failure = None;
         record.result.clone_from(&call.report.message);
         self.claim_result(&mut record).await;
+        if record.fallback.is_some() {
+            record.body_claim = self.keep_body(&message, &headers).await;
+        }
+        let body_is_kept = record.body_claim.is_some();
         let (saved, ()) = tokio::join!(
             self.save(record, revision, &headers),
             self.book(&headers, &call),
@@ -111,10 +115,27 @@ impl Delivery {
             Saved::Not => return,
         };
         self.clear(outcome, Some(&call)).await;
-        if let Some(claim) = &headers.claim {
+        if let Some(claim) = headers.claim.as_ref().filter(|_| !body_is_kept) {
             // Nothing refers to the body any more; if this fails it only takes up room.
             if let Err(error) = self.context.nats.payloads().delete(claim).await {
                 tracing::warn!(%error, "cannot delete the body of a job that is done");
+            }
+        }
+    }
+
+    /// Keeps the body of a job that the lighter model answered. None if it cannot be kept now: then it
+    /// cannot be run again, which is not worth holding up its answer.
+    async fn keep_body(&self, message: &StoredMessage, headers: &JobHeaders) -> Option<String> {
+        if headers.claim.is_some() {
+            return headers.claim.clone();
+        }
+        let name = format!("{}.body-{}", self.credit().tenant, headers.job);
+        let payloads = self.context.nats.payloads();
+        match payloads.put(&name, &message.payload, usize::MAX).await {
+            Ok(()) => Some(name),
+            Err(error) => {
+                tracing::warn!(%error, "cannot keep the body of a job");
+                None
             }
         }
     }
