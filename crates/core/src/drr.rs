@@ -134,6 +134,12 @@ impl Drr {
         self.order.first().map(|&(.., key)| key)
     }
 
+    /// What `key` was said to run next.
+    #[cfg(test)]
+    pub(crate) fn head(&self, key: FlowKey) -> Option<Head> {
+        self.flows.get(&key)?.head
+    }
+
     /// Weights of all flows that wait, but for `key`.
     #[must_use]
     pub fn weight_waiting(&self, key: FlowKey) -> u128 {

@@ -73,13 +73,9 @@ async fn stays(
         (PutAside::CalledOff, Phase::NeedsDecision, _) => Ok(None),
         // Its owner has, and the lease still has the earlier time.
         (PutAside::CalledOff, Phase::Deferred, Some(until)) => {
-            let moved = owner::move_parked(nats, seq, until).await?;
-            // The watch of the leases tells the core.
-            Ok(Some(if moved {
-                Event::Tick
-            } else {
-                Event::Kept { seq }
-            }))
+            // The watch of the leases tells the core until when.
+            owner::move_parked(nats, seq, until).await?;
+            Ok(Some(Event::Kept { seq }))
         }
         (PutAside::CalledOff, _, _) => Ok(Some(Event::Kept { seq })),
         (PutAside::DeadlinePassed | PutAside::Undeliverable { .. }, _, _) => Ok(None),

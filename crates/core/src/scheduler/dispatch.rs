@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::gates::{GateKey, Passage};
 use super::lanes::Flow;
-use super::picture::{Job, Lease, Turn};
+use super::picture::{Job, Lease, Leaving, Turn};
 use super::pools::PoolIx;
 use super::{Credit, Effect, PutAside, Scheduler};
 use crate::Millis;
@@ -162,7 +162,7 @@ impl Scheduler {
         if job.called_off {
             return Some(PutAside::CalledOff);
         }
-        if job.deadline.is_some_and(|deadline| deadline <= self.now) {
+        if job.is_late(self.now) {
             return Some(PutAside::DeadlinePassed);
         }
         if job.lost >= self.config.max_deliver {
@@ -176,7 +176,7 @@ impl Scheduler {
     pub(super) fn put_aside_now(&mut self, seq: JobSeq, why: PutAside) {
         self.out_of_line(seq);
         if let Some(job) = self.jobs.get_mut(&seq) {
-            job.leaving = true;
+            job.leaving = Leaving::Asked;
         }
         self.effects.push(Effect::PutAside { seq, why });
     }
@@ -185,8 +185,9 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&seq) else {
             return;
         };
-        if let Some(why) = self.why_aside(job) {
-            self.effects.push(Effect::PutAside { seq, why });
+        match self.why_aside(job) {
+            Some(why) => self.put_aside_now(seq, why),
+            None => self.keep(seq),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::books::flow_of;
 use super::gates::{Finding, GateKey};
-use super::picture::{Job, Lease, LeaseState, Run};
+use super::picture::{Job, Lease, LeaseState, Leaving, Run};
 use super::pools::PoolIx;
 use super::tenants::TenantIx;
 use super::{
@@ -53,7 +53,7 @@ impl Scheduler {
             deadline: seen.deadline,
             deliveries,
             lost: 0,
-            leaving: false,
+            leaving: Leaving::No,
             called_off: false,
         };
         if let Some(deadline) = job.deadline {
@@ -109,8 +109,7 @@ impl Scheduler {
     }
 
     pub(super) fn put_aside(&mut self, seq: JobSeq) {
-        self.out_of_line(seq);
-        self.jobs.remove(&seq);
+        self.forget_job(seq);
         // A credit of another leader that a worker holds meanwhile comes to its own end.
         let is_held = matches!(
             self.leases.get(&seq),
@@ -121,6 +120,15 @@ impl Scheduler {
         );
         if !is_held {
             self.leases.remove(&seq);
+        }
+    }
+
+    pub(super) fn put_aside_failed(&mut self, seq: JobSeq) {
+        if let Some(job) = self.jobs.get_mut(&seq)
+            && job.leaving == Leaving::Asked
+        {
+            job.leaving = Leaving::Again;
+            self.timers.insert((self.now + RETRY_AFTER, seq));
         }
     }
 
@@ -189,8 +197,7 @@ impl Scheduler {
         let seq = credit.seq;
         match outcome {
             Outcome::Finished => {
-                self.out_of_line(seq);
-                if let Some(job) = self.jobs.remove(&seq) {
+                if let Some(job) = self.forget_job(seq) {
                     if let Some(used) = lesson {
                         let run = job.run_in(self.pool(&credit.pool));
                         self.learned.learn(run.profile, run.estimate, used);

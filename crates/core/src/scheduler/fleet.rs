@@ -56,7 +56,7 @@ impl Fleet {
             .values()
             .filter(|worker| !worker.draining && now.saturating_sub(worker.heard_at) < silence_max);
         there.fold((0, 0), |(workers, slots), worker| {
-            (workers + 1, slots + worker.slots)
+            (workers + 1, u32::saturating_add(slots, worker.slots))
         })
     }
 
@@ -95,6 +95,6 @@ impl Fleet {
             .filter(|worker| !worker.draining && now.saturating_sub(worker.heard_at) < silence_max);
         there
             .map(|worker| worker.slots.saturating_sub(worker.live))
-            .sum()
+            .fold(0, u32::saturating_add)
     }
 }

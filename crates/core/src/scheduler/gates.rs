@@ -188,6 +188,21 @@ impl Gates {
             .min()
     }
 
+    /// All gates with their probes and candidates.
+    #[cfg(test)]
+    pub(super) fn inspect(&self) -> Vec<(GateKey, Option<JobSeq>, Vec<JobSeq>)> {
+        let gates = self.gates.iter();
+        gates
+            .map(|(key, gate)| {
+                (
+                    key.clone(),
+                    gate.probe,
+                    gate.candidate.into_iter().collect(),
+                )
+            })
+            .collect()
+    }
+
     /// Gates that are not open, and until when they are shut.
     pub(super) fn all(&self) -> impl Iterator<Item = (&GateKey, Millis)> {
         self.gates.iter().map(|(key, gate)| (key, gate.until))

@@ -85,6 +85,14 @@ impl Lanes {
         was_there
     }
 
+    /// Whether a job stands in line.
+    #[cfg(test)]
+    pub(super) fn holds(&self, key: QueueKey, seq: JobSeq) -> bool {
+        self.queues
+            .get(&key)
+            .is_some_and(|queue| queue.contains(&seq))
+    }
+
     /// Says whether a pool is closed. Returns whether that is news.
     pub(super) fn divert(&mut self, pool: PoolIx, is_closed: bool) -> bool {
         if is_closed {

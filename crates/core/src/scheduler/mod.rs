@@ -413,11 +413,7 @@ impl Scheduler {
                 self.fleet.heard(worker, slots, draining, self.now);
             }
             Event::PutAside { seq } => self.put_aside(seq),
-            Event::PutAsideFailed { seq } => {
-                if self.jobs.contains_key(&seq) {
-                    self.timers.insert((self.now + RETRY_AFTER, seq));
-                }
-            }
+            Event::PutAsideFailed { seq } => self.put_aside_failed(seq),
             Event::Complete { priority } => {
                 self.complete[priority.index()] = true;
                 self.lanes.forfeit_savings(priority);

@@ -4,7 +4,7 @@
 //! be put aside. Whoever does that reads the record, and may find that the job is to stay.
 
 use super::Scheduler;
-use super::picture::{Lease, LeaseState};
+use super::picture::{Lease, LeaseState, Leaving};
 use crate::Millis;
 use crate::ids::JobSeq;
 
@@ -20,7 +20,7 @@ impl Scheduler {
     /// It is to stay after all.
     pub(super) fn keep(&mut self, seq: JobSeq) {
         if let Some(job) = self.jobs.get_mut(&seq) {
-            (job.called_off, job.leaving) = (false, false);
+            (job.called_off, job.leaving) = (false, Leaving::No);
             self.line_up(seq);
         }
     }
@@ -39,6 +39,10 @@ impl Scheduler {
         };
         self.leases.insert(seq, Lease { revision, state });
         self.out_of_line(seq);
-        self.keep(seq);
+        // If it is being put aside, whoever does that will say that it is to stay.
+        if let Some(job) = self.jobs.get_mut(&seq) {
+            job.called_off = false;
+            self.line_up(seq);
+        }
     }
 }

@@ -26,10 +26,19 @@ pub(super) struct Job {
     pub(super) deliveries: u32,
     /// Credits that ended with their worker.
     pub(super) lost: u32,
-    /// It is being moved to the dead letters.
-    pub(super) leaving: bool,
+    pub(super) leaving: Leaving,
     /// Its owner does not want it any more.
     pub(super) called_off: bool,
+}
+
+/// Whether a job is being moved out of the stream. That takes a while and is asked for once at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leaving {
+    No,
+    /// It is asked for.
+    Asked,
+    /// It could not be done, and is to be asked for again.
+    Again,
 }
 
 /// What it means to run a job on a model.
@@ -46,6 +55,10 @@ pub(super) struct Run {
 }
 
 impl Job {
+    pub(super) fn is_late(&self, now: Millis) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
     pub(super) fn queue(&self) -> QueueKey {
         QueueKey {
             pool: self.own.pool,
@@ -162,13 +175,15 @@ impl Lease {
         }
     }
 
-    /// Whether this is the lease that `credit` opened.
+    /// Whether this is the lease that `credit` opened. A grant that is repeated, because the first seemed
+    /// to have failed, differs from it only in when it was made, and in what is set aside.
     pub(super) fn holds(&self, credit: &Credit) -> bool {
         match &self.state {
             LeaseState::Held { credit: held, .. } => {
                 held.term == credit.term
                     && held.worker == credit.worker
                     && held.delivery == credit.delivery
+                    && held.granted_at == credit.granted_at
             }
             LeaseState::Parked { .. } | LeaseState::Over | LeaseState::Finished => false,
         }

@@ -226,6 +226,13 @@ impl Pools {
         }
     }
 
+    /// Cost of what a tenant has on the wire.
+    #[cfg(test)]
+    pub(super) fn on_wire(&self, pool: PoolIx, tenant: TenantIx) -> Cost {
+        let cost = self.pools[pool.0].wire.get(&tenant);
+        cost.copied().unwrap_or_default()
+    }
+
     /// Who caused a rate limit that turned away a call of `refused`: whoever has most on the wire for
     /// its weight, if that is at least twice of what `refused` has; otherwise `refused` itself. Nobody
     /// of ours if somebody else uses the same key.

@@ -2,7 +2,7 @@
 
 use super::gates::{Finding, GateKey};
 use super::lanes::{Flow, QueueKey};
-use super::picture::{Job, Lease, LeaseState};
+use super::picture::{Job, Lease, LeaseState, Leaving};
 use super::pools::PoolIx;
 use super::tenants::TenantIx;
 use super::{PutAside, Scheduler};
@@ -12,10 +12,10 @@ use crate::ids::JobSeq;
 use crate::job::{Cost, Priority};
 
 impl Scheduler {
-    /// Puts a job where its state says: in line, to a timer, or nowhere while a lease holds it or
-    /// it is being put aside.
+    /// Puts a job where its state says: in line, to a timer, out of the stream, or nowhere while a
+    /// lease holds it or it is being put aside.
     pub(super) fn line_up(&mut self, seq: JobSeq) {
-        let Some(job) = self.jobs.get(&seq).filter(|job| !job.leaving) else {
+        let Some(job) = self.jobs.get(&seq).filter(|job| job.leaving == Leaving::No) else {
             return;
         };
         let mut not_before = job.not_before;
@@ -28,6 +28,10 @@ impl Scheduler {
         }
         if job.called_off {
             self.put_aside_now(seq, PutAside::CalledOff);
+            return;
+        }
+        if job.is_late(self.now) {
+            self.put_aside_now(seq, PutAside::DeadlinePassed);
             return;
         }
         if not_before > self.now {
@@ -53,6 +57,21 @@ impl Scheduler {
         if self.lanes.remove(queue, seq) {
             self.refresh_queue(queue);
         }
+    }
+
+    /// A job is gone from the stream, and with it what it waited for: a deadline may be weeks away.
+    pub(super) fn forget_job(&mut self, seq: JobSeq) -> Option<Job> {
+        self.out_of_line(seq);
+        let job = self.jobs.remove(&seq)?;
+        let parked = match self.leases.get(&seq).map(|lease| &lease.state) {
+            Some(&LeaseState::Parked { until, .. }) => Some(until),
+            Some(LeaseState::Held { .. } | LeaseState::Over | LeaseState::Finished) | None => None,
+        };
+        let times = [job.deadline, Some(job.not_before), parked];
+        for at in times.into_iter().flatten() {
+            self.timers.remove(&(at, seq));
+        }
+        Some(job)
     }
 
     /// Tells the rings in which the jobs of a queue may take turns.
@@ -169,16 +188,6 @@ impl Scheduler {
         }
     }
 
-    /// Whether a job that nobody has in hand missed its deadline.
-    fn is_too_late(&self, seq: JobSeq) -> bool {
-        let is_held = matches!(
-            self.leases.get(&seq).map(|lease| &lease.state),
-            Some(LeaseState::Held { .. })
-        );
-        let deadline = self.jobs.get(&seq).and_then(|job| job.deadline);
-        !is_held && deadline.is_some_and(|deadline| deadline <= self.now)
-    }
-
     pub(super) fn wake_timers(&mut self) {
         while let Some(&(at, seq)) = self.timers.first() {
             if at > self.now {
@@ -205,12 +214,9 @@ impl Scheduler {
             {
                 self.leases.remove(&seq);
             }
-            if self.jobs.get(&seq).is_some_and(|job| job.leaving) {
-                self.put_aside_again(seq);
-            } else if self.is_too_late(seq) {
-                self.put_aside_now(seq, PutAside::DeadlinePassed);
-            } else {
-                self.line_up(seq);
+            match self.jobs.get(&seq).map(|job| job.leaving) {
+                Some(Leaving::Again) => self.put_aside_again(seq),
+                Some(Leaving::No | Leaving::Asked) | None => self.line_up(seq),
             }
         }
     }

@@ -130,15 +130,19 @@ impl Scheduler {
             .into_iter()
             .map(|pool| self.pool_state(pool))
             .collect();
-        Snapshot {
-            at: self.now,
+        let at = self.now;
+        let snapshot = Snapshot {
+            at,
             revision: self.revision_seen,
             pools: states,
             accounts,
             gates: self.gate_states(),
             demotions: self.demotions().take(DEMOTIONS_MAX).collect(),
             learned: self.learned_states(),
-        }
+        };
+        // What is granted from now on has a later time than all that is in these books.
+        self.now = at + 1;
+        snapshot
     }
 
     /// Tenants that are demoted.
@@ -246,13 +250,15 @@ impl Scheduler {
         }
     }
 
-    /// Books a delivery that was settled after the snapshot and before our time.
+    /// Books a delivery whose lease we have not seen: it was settled after the snapshot and before our
+    /// time, or a grant of ours seemed to have failed.
     pub(super) fn book_late(&mut self, pool: PoolIx, credit: &Credit, used: Option<Tokens>) {
-        if self.booked.upto.is_none() {
+        let is_ours = credit.term == self.term;
+        if self.booked.upto.is_none() && !is_ours {
             return;
         }
         let tenant = self.tenant(&credit.tenant);
-        if self.booked.grant(credit) {
+        if self.booked.grant(credit) && !is_ours {
             self.pools.limits(pool).settle(credit.tokens, used);
         } else {
             self.replay(pool, tenant, credit);

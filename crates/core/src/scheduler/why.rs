@@ -2,7 +2,7 @@
 
 use super::gates::Passage;
 use super::lanes::Flow;
-use super::picture::LeaseState;
+use super::picture::{LeaseState, Leaving};
 use super::pools::PoolIx;
 use super::{JobSeq, Scheduler, WorkerId};
 use crate::Millis;
@@ -122,10 +122,10 @@ impl Scheduler {
         let tenant = self.tenants.find(name)?;
         let mut flows = Vec::new();
         for flow in self.lanes.flows_of(tenant) {
-            let Some(seq) = self.head(flow) else {
+            let is_demoted = self.tenants.is_demoted(tenant);
+            let Some(seq) = self.lanes.head(flow, is_demoted) else {
                 continue;
             };
-            let is_demoted = self.tenants.is_demoted(tenant);
             flows.push(FlowOutlook {
                 pool: self.pools.name(flow.pool).clone(),
                 priority: flow.priority,
@@ -154,7 +154,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&seq) else {
             return (Why::NotQueued, None);
         };
-        if job.leaving {
+        if job.leaving != Leaving::No {
             return (Why::Leaving, None);
         }
         match self.leases.get(&seq).map(|lease| &lease.state) {
