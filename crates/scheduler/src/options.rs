@@ -20,6 +20,8 @@ pub struct Options {
     pub(crate) times: Times,
     /// Life of a credit that its worker has not begun.
     pub(crate) unstarted_ttl: Duration,
+    /// A lease of which nothing is heard for longer has ended.
+    pub(crate) lease_ttl_max: Duration,
     /// Life of records of ended jobs.
     pub(crate) results_keep: Duration,
 }
@@ -111,6 +113,9 @@ impl Options {
             },
             times,
             unstarted_ttl: Duration::from_millis(scheduler.unstarted_ttl_ms),
+            lease_ttl_max: Duration::from_millis(
+                scheduler.unstarted_ttl_ms.max(scheduler.credit_ttl_ms),
+            ),
             results_keep: Duration::from_millis(settings.results.keep_ms),
         })
     }

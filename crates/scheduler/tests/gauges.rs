@@ -5,10 +5,10 @@
 
 mod common;
 
-use common::{Hand, Leader, queue};
+use common::{Hand, Leader};
 use fairlane_core::Priority;
 use fairlane_runtime::config::Settings;
-use fairlane_support::TestNats;
+use fairlane_support::{TestNats, queue};
 use fairlane_wire::lease::{DeliveryOutcome, Refused};
 
 #[tokio::test]

@@ -7,10 +7,10 @@ mod common;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use common::{Hand, Leader, queue};
+use common::{Hand, Leader};
 use fairlane_core::Priority;
 use fairlane_nats::{Nats, Revision};
-use fairlane_support::{LIMIT, TestNats, within};
+use fairlane_support::{LIMIT, TestNats, queue, within};
 use futures::StreamExt;
 
 /// Queues `jobs` for each of two tenants.

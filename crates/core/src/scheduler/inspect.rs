@@ -1,6 +1,7 @@
 //! What is known, for whoever compares it with the server or watches over it.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::gates::GateKey;
 use super::picture::{Lease, LeaseState};
@@ -129,5 +130,57 @@ impl Scheduler {
     #[must_use]
     pub fn demoted(&self) -> usize {
         self.tenants.demoted().count()
+    }
+
+    /// Looks at up to `limit` jobs after `after`: those that may run and stand nowhere are put in line.
+    /// Returns how many those were, and where to go on; None at the end. There are none, unless this
+    /// scheduler has a fault.
+    pub fn find_stranded(
+        &mut self,
+        after: Option<JobSeq>,
+        limit: usize,
+        now: Millis,
+    ) -> (usize, Option<JobSeq>) {
+        self.now = self.now.max(now);
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let seqs: Vec<JobSeq> = self
+            .jobs
+            .range((from, Bound::Unbounded))
+            .map(|(&seq, _)| seq)
+            .take(limit)
+            .collect();
+        let mut found = 0;
+        for &seq in &seqs {
+            if self.is_stranded(seq) {
+                found += 1;
+                self.line_up(seq);
+            }
+        }
+        let is_last = seqs.len() < limit;
+        (found, seqs.last().copied().filter(|_| !is_last))
+    }
+
+    fn is_stranded(&self, seq: JobSeq) -> bool {
+        let Some(job) = self.jobs.get(&seq) else {
+            return false;
+        };
+        if job.leaving {
+            return false;
+        }
+        let mut not_before = job.not_before;
+        match self.leases.get(&seq).map(|lease| &lease.state) {
+            Some(LeaseState::Held { .. } | LeaseState::Finished) => return false,
+            Some(&LeaseState::Parked { until, .. }) => {
+                if self.timers.contains(&(until, seq)) {
+                    return false;
+                }
+                not_before = not_before.max(until);
+            }
+            Some(LeaseState::Over) | None => {}
+        }
+        if not_before > self.now {
+            return !self.timers.contains(&(not_before, seq));
+        }
+        self.gates.holds(seq).is_none() && !self.lanes.holds(job.queue(), seq)
     }
 }

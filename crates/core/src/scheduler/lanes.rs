@@ -245,6 +245,13 @@ impl Lanes {
             .collect()
     }
 
+    /// Whether a job stands in a queue.
+    pub(super) fn holds(&self, key: QueueKey, seq: JobSeq) -> bool {
+        self.queues
+            .get(&key)
+            .is_some_and(|queue| queue.contains(&seq))
+    }
+
     /// The oldest job in line of each priority.
     pub(super) fn oldest(&self) -> [Option<JobSeq>; 3] {
         let mut oldest = [None; 3];

@@ -1,30 +1,16 @@
 //! `fairlane why`, answered by a scheduler that leads.
 
-use fairlane_nats::HeaderMap;
+use fairlane_core::Priority;
 use fairlane_support::{LIMIT, TestNats, eventually};
-use fairlane_wire::{Phase, header};
+use fairlane_wire::Phase;
 
 use crate::world::{Ran, World, record, save};
 
 /// A queued job of acme with its record.
 async fn queue(server: &TestNats, id: &str) {
-    let mut headers = HeaderMap::new();
-    for (name, value) in [
-        (header::JOB, id),
-        (header::KEY, id),
-        (header::KIND, "tagging"),
-        (header::MODEL, "claude-haiku-4-5"),
-        (header::POOL, "haiku-4.5"),
-        (header::INPUT_TOKENS, "500"),
-        (header::OUTPUT_TOKENS, "100"),
-        (header::ACCEPTED, "1796000000000"),
-    ] {
-        headers.insert(name, value);
-    }
-    let jobs = server.nats.jobs();
-    let stored = jobs.publish("fl.jobs.batch.acme", None, headers, "{}".into());
+    let seq = fairlane_support::queue(&server.nats, Priority::Batch, "acme", id).await;
     let mut queued = record("acme", id, Phase::Queued);
-    queued.sequence = Some(stored.await.unwrap().seq);
+    queued.sequence = Some(seq);
     save(&server.nats, &queued).await;
 }
 

@@ -14,6 +14,7 @@ mod notice;
 mod picture;
 mod policies;
 mod reconcile;
+mod silence;
 #[cfg(test)]
 mod testing;
 
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use fairlane_core::scheduler::{Credit, Effect, Event, Notice, Scheduler};
-use fairlane_core::{Millis, Priority, Term};
+use fairlane_core::{JobSeq, Millis, Priority, Term};
 use fairlane_nats::{Bucket, Index, IndexEvent, Nats, Revision, Watch, watch};
 use fairlane_runtime::Metrics;
 use futures::future::BoxFuture;
@@ -40,6 +41,7 @@ use ages::Ages;
 use grant::Granting;
 use picture::{Lanes, taken};
 use reconcile::{Answer, Reconcile};
+use silence::Silence;
 
 /// What a term needs.
 pub(crate) struct Shell {
@@ -58,8 +60,11 @@ const BATCH: usize = 512;
 /// Jobs put aside at the same time; grants go on beside them.
 const ASIDES_MAX: usize = 32;
 
-/// Gauges are set this often.
-const GAUGES_EVERY: Duration = Duration::from_secs(1);
+/// Gauges are set, books are saved and faults are looked for this often.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Jobs that are looked at each time, to find those that stand nowhere: a few milliseconds' worth.
+const SEARCHED_MAX: usize = 20_000;
 
 /// Leads until told to stop.
 ///
@@ -91,6 +96,9 @@ struct Leader {
     ledger: Option<Index>,
     reconcile: Reconcile,
     ages: Ages,
+    silence: Silence,
+    /// How far the search for stranded jobs has come.
+    searched: Option<JobSeq>,
     ready: async_nats::Subscriber,
     questions: async_nats::Subscriber,
     cancels: async_nats::Subscriber,
@@ -120,7 +128,7 @@ enum Woken {
     Outcome(Event),
     Deadline,
     Saved(Books),
-    Gauges,
+    Second,
 }
 
 impl Leader {
@@ -144,6 +152,8 @@ impl Leader {
             ledger: None,
             reconcile: Reconcile::new(),
             ages: Ages::default(),
+            silence: Silence::default(),
+            searched: None,
             ready: ready.context("cannot listen for workers")?,
             questions: questions.context("cannot listen for questions")?,
             cancels: cancels.context("cannot listen for jobs that are called off")?,
@@ -169,11 +179,11 @@ impl Leader {
     }
 
     async fn lead(&mut self) -> anyhow::Result<()> {
-        let mut gauges = tokio::time::interval(GAUGES_EVERY);
-        gauges.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut seconds = tokio::time::interval(SECOND);
+        seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             self.dispatch();
-            match self.select(&mut gauges).await {
+            match self.select(&mut seconds).await {
                 Woken::Stop => return Ok(()),
                 Woken::Leases(events) if events.is_empty() => {
                     anyhow::bail!("the watch of the leases ended")
@@ -201,15 +211,12 @@ impl Leader {
                     self.books = Some(books);
                     self.saving = None;
                 }
-                Woken::Gauges => {
-                    self.set_gauges();
-                    self.save_books();
-                }
+                Woken::Second => self.look_around(),
             }
         }
     }
 
-    async fn select(&mut self, gauges: &mut tokio::time::Interval) -> Woken {
+    async fn select(&mut self, seconds: &mut tokio::time::Interval) -> Woken {
         // Without trust in the lease nothing can be granted: wait for it instead of for a time.
         let trusted = self.shell.clock.now() < *self.shell.trust.borrow();
         let deadline = self.core.next_deadline().filter(|_| trusted);
@@ -224,7 +231,7 @@ impl Leader {
             Some(message) = self.cancels.next() => Woken::Cancel(message),
             Some(event) = self.outcomes.next() => Woken::Outcome(event),
             // Before what may always have more to read.
-            _ = gauges.tick() => Woken::Gauges,
+            _ = seconds.tick() => Woken::Second,
             _ = self.leases.next_many(&mut leases, BATCH) => Woken::Leases(leases),
             _ = self.policies.next_many(&mut policies, BATCH) => Woken::Policies(policies),
             (priority, events) = self.lanes.next() => Woken::Jobs(priority, events),
@@ -237,7 +244,22 @@ impl Leader {
     }
 
     fn apply(&mut self, event: Event) {
-        self.core.handle(self.shell.clock.now(), event);
+        let now = self.shell.clock.now();
+        self.silence.hear(&event, now);
+        self.core.handle(now, event);
+    }
+
+    /// What is done every second.
+    fn look_around(&mut self) {
+        self.set_gauges();
+        self.save_books();
+        self.look_after_leases();
+        let now = self.shell.clock.now();
+        let (found, searched) = self.core.find_stranded(self.searched, SEARCHED_MAX, now);
+        self.searched = searched;
+        if found > 0 {
+            tracing::error!(jobs = found, "jobs stood nowhere; they are in line again");
+        }
     }
 
     fn dispatch(&mut self) {

@@ -399,9 +399,9 @@ async fn read(nats: &Nats, lane: Lane) -> Option<Difference> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::term::testing::{leader, queue, why};
+    use crate::term::testing::{leader, why};
     use fairlane_core::Priority;
-    use fairlane_support::{LIMIT, TestNats, eventually};
+    use fairlane_support::{LIMIT, TestNats, eventually, queue};
 
     #[test]
     fn a_count_must_be_off_to_one_side_for_a_while() {

@@ -1,10 +1,10 @@
 //! A term on a server of its own, for tests that look inside.
 
-use fairlane_core::{Millis, Priority, TenantId, Term};
-use fairlane_nats::{HeaderMap, Nats};
+use fairlane_core::{Millis, Term};
+use fairlane_nats::Nats;
 use fairlane_runtime::Metrics;
 use fairlane_runtime::config::Settings;
-use fairlane_wire::{WhyAnswer, WhyRequest, header};
+use fairlane_wire::{WhyAnswer, WhyRequest};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -27,28 +27,6 @@ pub(super) async fn leader(nats: &Nats) -> (Leader, CancellationToken) {
         stop: stop.clone(),
     };
     (Leader::learn(shell, Term(1)).await.unwrap(), stop)
-}
-
-/// Puts a job into the stream as a producer does.
-pub(super) async fn queue(nats: &Nats, priority: Priority, tenant: &str, job: &str) -> u64 {
-    let mut headers = HeaderMap::new();
-    for (name, value) in [
-        (header::JOB, job),
-        (header::KEY, job),
-        (header::KIND, "tagging"),
-        (header::MODEL, "claude-haiku-4-5"),
-        (header::POOL, "haiku-4.5"),
-        (header::INPUT_TOKENS, "500"),
-        (header::OUTPUT_TOKENS, "100"),
-        (header::ACCEPTED, "1796000000000"),
-    ] {
-        headers.insert(name, value);
-    }
-    let tenant = TenantId::parse(tenant).unwrap();
-    let subject = nats.names.job_subject(priority, &tenant);
-    let jobs = nats.jobs();
-    let stored = jobs.publish(&subject, None, headers, "{}".into()).await;
-    stored.unwrap().seq
 }
 
 /// What the leader says a job waits for, as its stable word.

@@ -8,15 +8,15 @@
 
 use std::time::Duration;
 
-use fairlane_core::{Priority, TenantId, WorkerId};
-use fairlane_nats::{HeaderMap, Nats, Revision};
+use fairlane_core::{TenantId, WorkerId};
+use fairlane_nats::{Nats, Revision};
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::health::Health;
 use fairlane_runtime::{Metrics, Shutdown};
 use fairlane_scheduler::Options;
 use fairlane_support::{LIMIT, eventually, within};
 use fairlane_wire::lease::{DeliveryOutcome, Grant, Ready, Settlement};
-use fairlane_wire::{Namespace, WhyAnswer, WhyRequest, header};
+use fairlane_wire::{Namespace, WhyAnswer, WhyRequest};
 use futures::StreamExt;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
@@ -82,39 +82,6 @@ impl Leader {
         })
         .await;
     }
-}
-
-/// A job in the stream, as a producer puts it there. Returns its sequence.
-pub(crate) async fn queue(nats: &Nats, priority: Priority, tenant_name: &str, id: &str) -> u64 {
-    queue_with(nats, priority, tenant_name, id, &[]).await
-}
-
-/// The same, with `more` headers than the usual ones, or others.
-pub(crate) async fn queue_with(
-    nats: &Nats,
-    priority: Priority,
-    tenant_name: &str,
-    id: &str,
-    more: &[(&str, &str)],
-) -> u64 {
-    let usual = [
-        (header::JOB, id),
-        (header::KEY, id),
-        (header::KIND, "tagging"),
-        (header::MODEL, "claude-haiku-4-5"),
-        (header::POOL, "haiku-4.5"),
-        (header::INPUT_TOKENS, "500"),
-        (header::OUTPUT_TOKENS, "100"),
-        (header::ACCEPTED, "1796000000000"),
-    ];
-    let mut headers = HeaderMap::new();
-    for (name, value) in usual.iter().chain(more) {
-        headers.insert(*name, *value);
-    }
-    let subject = nats.names.job_subject(priority, &tenant(tenant_name));
-    let jobs = nats.jobs();
-    let stored = jobs.publish(&subject, None, headers, "{}".into()).await;
-    stored.unwrap().seq
 }
 
 /// A worker that announces itself and takes credits, and leaves the rest to the test.

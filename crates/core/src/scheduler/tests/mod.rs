@@ -1,5 +1,6 @@
 mod chance;
 mod edges;
+mod inspect;
 mod owner;
 mod refusals;
 mod spare;
