@@ -117,3 +117,41 @@ async fn what_is_published_past_the_producers_and_is_no_job_is_found_among_the_l
     );
     fleet.settled().await;
 }
+
+#[tokio::test]
+async fn a_job_whose_letter_cannot_be_written_waits_in_the_queue_and_is_not_called_again() {
+    let fleet = Fleet::start(PROGRAM, Setup::default()).await;
+    let client = fleet.client();
+    let refuse = async |refuses: bool| {
+        let stream = client.jetstream.get_stream("FL_DLQ").await.unwrap();
+        let mut config = stream.cached_info().config.clone();
+        config.max_message_size = if refuses { 1 } else { -1 };
+        client.jetstream.update_stream(config).await.unwrap();
+    };
+    refuse(true).await;
+    fleet
+        .publish("acme", job("bad", "[[sim:refusal]] no"))
+        .await;
+    eventually(PATIENCE, "the call", async || {
+        let calls = fleet.sim.log().len();
+        if calls == 1 { Ok(()) } else { Err(calls) }
+    })
+    .await;
+    // Long enough for what would be deleted too early to be gone: others come and go meanwhile.
+    fleet.publish("acme", job("good", "yes")).await;
+    fleet.phase("acme", "good", Phase::Done).await;
+    eventually(PATIENCE, "the good job to go", async || {
+        match client.jobs().count("FL_JOBS").await.unwrap() {
+            1 => Ok(()),
+            jobs => Err(jobs),
+        }
+    })
+    .await;
+    let first = client.jobs().get("FL_JOBS", 1).await.unwrap();
+    assert!(first.is_some(), "the bad job is there");
+    assert_eq!(client.letter(1).await.unwrap(), None);
+    refuse(false).await;
+    fleet.phase("acme", "bad", Phase::Failed).await;
+    let books = fleet.settled().await;
+    assert_eq!((books.letters, fleet.sim.log().len()), (1, 2));
+}
