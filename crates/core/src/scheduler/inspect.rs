@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::gates::GateKey;
-use super::picture::{Lease, LeaseState};
+use super::picture::{Lease, LeaseState, Leaving};
 use super::{Credit, Scheduler};
 use crate::Millis;
 use crate::breaker::Gate;
@@ -164,7 +164,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&seq) else {
             return false;
         };
-        if job.leaving {
+        if job.leaving != Leaving::No {
             return false;
         }
         let mut not_before = job.not_before;
