@@ -86,7 +86,6 @@ impl Lanes {
     }
 
     /// Whether a job stands in line.
-    #[cfg(test)]
     pub(super) fn holds(&self, key: QueueKey, seq: JobSeq) -> bool {
         self.queues
             .get(&key)
@@ -243,13 +242,6 @@ impl Lanes {
                 })
             })
             .collect()
-    }
-
-    /// Whether a job stands in a queue.
-    pub(super) fn holds(&self, key: QueueKey, seq: JobSeq) -> bool {
-        self.queues
-            .get(&key)
-            .is_some_and(|queue| queue.contains(&seq))
     }
 
     /// The oldest job in line of each priority.
