@@ -35,6 +35,13 @@ impl Scheduler {
                     self.out_of_line(seq);
                     self.gates.wait(&gate, seq);
                 }
+                Candidate::StayHome(seq) => {
+                    self.out_of_line(seq);
+                    if let Some(job) = self.jobs.get_mut(&seq) {
+                        job.stay_home();
+                    }
+                    self.line_up(seq);
+                }
             }
         }
         // The rest of them in the next pass.
@@ -64,6 +71,10 @@ impl Scheduler {
                 Some(Obstacle::Pool(at)) => {
                     self.ask_again(at);
                     continue;
+                }
+                // Nobody knows for how long, and its own model may be well long before.
+                Some(Obstacle::Job(_)) if job.run_in(pool).is_fallback => {
+                    return Some(Candidate::StayHome(seq));
                 }
                 Some(Obstacle::Job(gate)) => return Some(Candidate::Wait(seq, gate)),
             }
@@ -260,6 +271,8 @@ enum Candidate {
     PutAside(JobSeq, PutAside),
     /// It steps out of line, behind a gate.
     Wait(JobSeq, GateKey),
+    /// The other model that may run it is refused.
+    StayHome(JobSeq),
 }
 
 fn lease_revision(leases: &BTreeMap<JobSeq, Lease>, seq: JobSeq) -> u64 {

@@ -33,7 +33,10 @@ impl Scheduler {
         let own = self.run(tenant, &seen.kind, seen.model, &seen.pool, seen.tokens);
         let spare = seen
             .fallback
-            .map(|other| self.run(tenant, &seen.kind, other.model, &other.pool, other.tokens))
+            .map(|other| Run {
+                is_fallback: true,
+                ..self.run(tenant, &seen.kind, other.model, &other.pool, other.tokens)
+            })
             .filter(|spare| spare.pool != own.pool)
             .map(Box::new);
         let not_before = seen.not_before.unwrap_or(0);
@@ -75,6 +78,7 @@ impl Scheduler {
             profile: self.learned.profile(tenant.0, kind, &model),
             pool: self.pool(pool),
             model,
+            is_fallback: false,
             estimate,
             tokens: estimate,
             cost: Cost::of(estimate, self.config.cost_weights),
@@ -182,10 +186,13 @@ impl Scheduler {
             Finding::Nothing
         };
         self.probed(seq, finding);
-        if refused == Some(Refused::Overloaded) {
-            self.out_of_line(seq);
-            if let Some(job) = self.jobs.get_mut(&seq) {
-                job.swap_models(pool);
+        self.out_of_line(seq);
+        if let Some(job) = self.jobs.get_mut(&seq) {
+            match refused {
+                Some(Refused::Overloaded) => job.swap_models(pool),
+                Some(Refused::RateLimit) => {}
+                // If this was the other model, it may never take this job.
+                None => job.go_home(),
             }
         }
         let lesson = used.filter(|_| sample == Some(Sample::Good));

@@ -70,7 +70,9 @@ impl Scheduler {
     #[must_use]
     pub fn is_fallback(&self, credit: &Credit) -> bool {
         let job = self.jobs.get(&credit.seq);
-        job.is_some_and(|job| job.own.model != credit.model)
+        let pool = self.pools.find(&credit.pool);
+        job.zip(pool)
+            .is_some_and(|(job, pool)| job.run_in(pool).is_fallback)
     }
 
     /// The oldest jobs in line, in the order of [`Priority::ALL`].

@@ -16,7 +16,7 @@ pub(super) struct Job {
     pub(super) tenant: TenantIx,
     pub(super) priority: Priority,
     pub(super) kind: Kind,
-    /// Where it runs.
+    /// Where it runs: as it was asked for, unless that model turned it away.
     pub(super) own: Run,
     /// Where it may run while that is closed.
     pub(super) spare: Option<Box<Run>>,
@@ -46,6 +46,8 @@ pub(super) enum Leaving {
 pub(super) struct Run {
     pub(super) model: ModelId,
     pub(super) pool: PoolIx,
+    /// It is not the model that was asked for.
+    pub(super) is_fallback: bool,
     pub(super) profile: Profile,
     /// As the producer estimated it.
     pub(super) estimate: Tokens,
@@ -83,13 +85,26 @@ impl Job {
         }
     }
 
-    /// Its own model turned it away as overloaded: the other one is its own from now on.
+    /// The model it runs on turned it away as overloaded: the other one comes first from now on.
     pub(super) fn swap_models(&mut self, refused: PoolIx) {
         if let Some(spare) = &mut self.spare
             && self.own.pool == refused
         {
             std::mem::swap(&mut self.own, spare);
         }
+    }
+
+    /// The model that was asked for comes first again.
+    pub(super) fn go_home(&mut self) {
+        if self.own.is_fallback {
+            self.swap_models(self.own.pool);
+        }
+    }
+
+    /// It keeps to the model that was asked for, whatever happens there.
+    pub(super) fn stay_home(&mut self) {
+        self.go_home();
+        self.spare = None;
     }
 }
 

@@ -213,3 +213,47 @@ fn a_place_in_line_comes_with_a_time() {
     let wait = place.eta.unwrap() - world.now;
     assert!((39_000..=41_000).contains(&wait), "{wait}");
 }
+
+#[test]
+fn a_job_that_the_other_model_does_not_take_goes_back_to_its_own() {
+    let mut world = World::new(config());
+    world.event(Event::Job(with_fallback(1)));
+    world.worker("w", 1);
+    let credits = world.grants();
+    world.turned_away(&credits[0], Some(Refused::Overloaded), None, 1_000);
+    world.now = 1_000;
+    let credits = world.grants();
+    assert_eq!(credits[0].pool.as_str(), "haiku");
+    assert!(world.scheduler.is_fallback(&credits[0]));
+    // Its worker found that the request is nothing for that model.
+    world.turned_away(&credits[0], None, None, 2_000);
+    world.now = 2_000;
+    let credits = world.grants();
+    assert_eq!(credits[0].pool.as_str(), "sonnet");
+    assert!(!world.scheduler.is_fallback(&credits[0]));
+}
+
+#[test]
+fn a_refused_fallback_keeps_nobody_from_its_own_model() {
+    let mut world = World::new(config());
+    trip(&mut world, "sonnet");
+    world.job(1, Priority::Standard, "acme");
+    world.worker("w", 1);
+    let credits = world.grants();
+    let gone = Pause {
+        scope: Scope::Model,
+        until: 1_000_000,
+        probe: true,
+    };
+    world.turned_away(&credits[0], None, Some(gone), 1_000_000);
+    world.event(Event::Job(with_fallback(2)));
+    assert_eq!(world.grants(), []);
+    assert_eq!(
+        world.scheduler.why(JobSeq(2), world.now).why,
+        Why::BreakerOpen { until: 90_000 }
+    );
+    world.now = 90_000;
+    world.worker("w", 1);
+    let probe = world.grants();
+    assert_eq!((seqs(&probe), probe[0].pool.as_str()), (vec![2], "sonnet"));
+}
