@@ -160,41 +160,12 @@ fn health(verdict: &Verdict) -> Option<Health> {
 }
 
 fn refused(reason: Reason) -> Option<Refused> {
-    match reason {
-        Reason::RateLimit => Some(Refused::RateLimit),
-        Reason::Overloaded => Some(Refused::Overloaded),
-        Reason::Done
-        | Reason::PauseTurn
-        | Reason::Compaction
-        | Reason::MaxTokens
-        | Reason::Refusal
-        | Reason::ContextWindow
-        | Reason::UnknownStop
-        | Reason::Schema
-        | Reason::InvalidRequest
-        | Reason::Oversize
-        | Reason::NotFound
-        | Reason::RampLimit
-        | Reason::ConcurrencyLimit
-        | Reason::UnexplainedLimit
-        | Reason::SpendLimit
-        | Reason::CreditExhausted
-        | Reason::Billing
-        | Reason::AccountOnHold
-        | Reason::Authentication
-        | Reason::Permission
-        | Reason::ModelUnavailable
-        | Reason::Endpoint
-        | Reason::EncryptionKey
-        | Reason::UpstreamError
-        | Reason::UpstreamTimeout
-        | Reason::Conflict
-        | Reason::Connect
-        | Reason::Cut
-        | Reason::Timeout
-        | Reason::UndecodableAnswer
-        | Reason::Cancelled
-        | Reason::Unknown => None,
+    if reason == Reason::RateLimit {
+        Some(Refused::RateLimit)
+    } else if reason == Reason::Overloaded {
+        Some(Refused::Overloaded)
+    } else {
+        None
     }
 }
 
