@@ -12,16 +12,18 @@ use std::collections::BTreeMap;
 use crate::ids::{Kind, ModelId};
 use crate::job::Tokens;
 
-/// Sort of job whose answers are of one length.
+/// Sort of job whose answers are of one length. None: one too many to be told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Profile(u32);
+pub struct Profile(Option<u32>);
 
 /// Samples after which a mean only follows: each further one counts for this part of it.
 const MEMORY: u64 = 8;
 
-/// Profiles that are told apart. Tenants choose their kinds, so they are bounded; jobs of further
-/// ones go by their kind and model alone.
+/// Profiles that are told apart. Tenants choose their kinds, so they are bounded, and one tenant's
+/// leave room for the others'. Jobs of further ones go by their kind and model alone, and of a kind that
+/// nobody has by what the producer estimated.
 const PROFILES_MAX: usize = 20_000;
+const TENANT_PROFILES_MAX: u32 = 500;
 
 /// What one sort of job takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,6 +71,8 @@ fn follow(mean: &mut u64, sample: u64, samples: u64) {
 #[derive(Debug, Default)]
 pub struct Learned {
     numbers: BTreeMap<(Option<u32>, Kind, ModelId), u32>,
+    /// Profiles of each tenant.
+    counts: BTreeMap<u32, u32>,
     means: Vec<Means>,
     /// Of each profile, the one that all tenants share.
     shared: Vec<u32>,
@@ -77,11 +81,15 @@ pub struct Learned {
 impl Learned {
     /// The profile of a tenant's jobs of this kind for this model.
     pub fn profile(&mut self, tenant: u32, kind: &Kind, model: &ModelId) -> Profile {
-        let shared = self.number(None, kind, model, None).unwrap_or(0);
-        Profile(
-            self.number(Some(tenant), kind, model, Some(shared))
-                .unwrap_or(shared),
-        )
+        let key = |tenant| (tenant, kind.clone(), model.clone());
+        if let Some(&own) = self.numbers.get(&key(Some(tenant))) {
+            return Profile(Some(own));
+        }
+        if self.counts.get(&tenant) >= Some(&TENANT_PROFILES_MAX) {
+            return Profile(self.numbers.get(&key(None)).copied());
+        }
+        let shared = self.number(None, kind, model, None);
+        Profile(self.number(Some(tenant), kind, model, shared).or(shared))
     }
 
     /// The number of a key; None if it is new and there is no room for it.
@@ -103,13 +111,16 @@ impl Learned {
         self.means.push(Means::default());
         self.shared.push(shared.unwrap_or(number));
         self.numbers.insert(key, number);
+        if let Some(tenant) = tenant {
+            *self.counts.entry(tenant).or_default() += 1;
+        }
         Some(number)
     }
 
     /// Tokens to expect of such a job, of which so many were estimated; None if none was seen yet.
     #[must_use]
     pub fn expect(&self, profile: Profile, estimate: Tokens) -> Option<Tokens> {
-        let own = profile.0 as usize;
+        let own = profile.0? as usize;
         let shared = self.shared[own] as usize;
         self.means[own]
             .of(estimate)
@@ -144,7 +155,9 @@ impl Learned {
 
     /// Such a job, of which so many were estimated, took this many.
     pub fn learn(&mut self, profile: Profile, estimate: Tokens, used: Tokens) {
-        let own = profile.0 as usize;
+        let Some(own) = profile.0.map(|own| own as usize) else {
+            return;
+        };
         let shared = self.shared[own] as usize;
         self.means[own].add(estimate, used);
         if shared != own {
@@ -211,11 +224,28 @@ mod tests {
     #[test]
     fn kinds_without_end_take_no_memory_without_end() {
         let mut lengths = Learned::default();
-        for number in 0..PROFILES_MAX * 2 {
-            let profile = profile(&mut lengths, 0, &format!("k{number}"));
+        for number in 0..2 * u32::try_from(PROFILES_MAX).unwrap() {
+            let tenant = number / TENANT_PROFILES_MAX;
+            let profile = profile(&mut lengths, tenant, &format!("k{number}"));
             learn(&mut lengths, profile, 7);
         }
         assert_eq!(lengths.means.len(), PROFILES_MAX);
+    }
+
+    #[test]
+    fn one_tenants_endless_kinds_leave_room_for_the_others_and_teach_nothing_of_theirs() {
+        let mut lengths = Learned::default();
+        let tags = profile(&mut lengths, 0, "tags");
+        for number in 0..PROFILES_MAX * 2 {
+            let profile = profile(&mut lengths, 1, &format!("k{number}"));
+            learn(&mut lengths, profile, 9_000);
+        }
+        assert_eq!(expect(&lengths, tags), None);
+        let essay = profile(&mut lengths, 2, "essay");
+        learn(&mut lengths, essay, 7);
+        assert_eq!(expect(&lengths, essay), Some(7));
+        let known = profile(&mut lengths, 1, "essay");
+        assert_eq!(expect(&lengths, known), Some(7), "by those of others");
     }
 
     #[test]
