@@ -218,6 +218,9 @@ impl Election {
     }
 
     fn refused(&mut self, now: Millis) -> Vec<Effect> {
+        // What we knew is wrong, and what is read next is believed whatever its revision: should the
+        // bucket have been lost and made again, revisions begin anew.
+        self.seen = None;
         match self.state {
             State::Leading { .. } => {
                 let mut effects = self.step_down(now);
@@ -491,6 +494,25 @@ mod tests {
                 ..TIMES
             }
             .are_sound()
+        );
+    }
+
+    #[test]
+    fn a_key_that_began_anew_is_believed_once_a_write_was_refused() {
+        let mut election = Election::new(TIMES, 0);
+        let seen = |revision, held| Event::Seen(Seen { revision, held });
+        election.handle(0, seen(1_000, true));
+        // Its bucket was lost and made again, and another took the lease there.
+        election.handle(10, seen(3, true));
+        assert_eq!(
+            election.handle(2_000, Event::Tick),
+            [Effect::Acquire { expected: 1_000 }]
+        );
+        assert_eq!(election.handle(2_001, Event::Refused), [Effect::Read]);
+        election.handle(2_002, seen(3, true));
+        assert_eq!(
+            election.handle(4_002, Event::Tick),
+            [Effect::Acquire { expected: 3 }]
         );
     }
 }

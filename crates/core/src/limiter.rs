@@ -124,8 +124,10 @@ impl Bucket {
     /// Milliseconds until `tokens` fit.
     #[must_use]
     pub fn wait_for(&self, tokens: u64) -> Millis {
-        let short = (self.need(tokens) - self.level).max(0);
-        u64::try_from((short + self.per_minute - 1) / self.per_minute).unwrap_or(0)
+        let short = self.need(tokens).saturating_sub(self.level).max(0);
+        short
+            .unsigned_abs()
+            .div_ceil(self.per_minute.unsigned_abs())
     }
 
     fn need(&self, tokens: u64) -> i64 {
@@ -610,6 +612,43 @@ mod tests {
             assert!(refused <= refusals, "{refused} at {lag}");
             assert!((38..=41).contains(&sent), "two thirds: {sent} at {lag}");
         }
+    }
+
+    #[test]
+    fn numbers_beyond_reason_only_take_long() {
+        let limits = Limits {
+            requests: u64::MAX,
+            input_tokens: 0,
+            output_tokens: u64::MAX,
+        };
+        let all = Tokens {
+            input: u64::MAX,
+            output: u64::MAX,
+        };
+        let mut pool = PoolLimits::new(limits, 0);
+        for now in [0, 5, 3, u64::MAX / 2] {
+            for _ in 0..10 {
+                pool.reserve(all, now);
+                pool.charge(all);
+            }
+            let wait = pool.room(all, [u64::MAX; 3], now);
+            assert!(wait.is_err_and(|at| at > now), "{wait:?}");
+            let seen = Some(Observed {
+                limit: u64::MAX,
+                remaining: u64::MAX,
+            });
+            let seen = Observation {
+                at: u64::MAX,
+                requests: seen,
+                input_tokens: seen,
+                output_tokens: seen,
+            };
+            pool.observe(seen, now);
+        }
+        for _ in 0..100 {
+            pool.settle(all, None);
+        }
+        assert!(pool.left(u64::MAX / 2).iter().all(|&left| left > 0));
     }
 
     #[test]
