@@ -54,12 +54,6 @@ impl Scheduler {
     /// Replaces what was charged for a credit by what was used.
     pub(super) fn refund(&mut self, credit: &Credit, used: Option<Tokens>) {
         let pool = self.pool(&credit.pool);
-        if used.is_none() {
-            if self.pools.probe(pool) == Some(credit.seq) {
-                self.judge(pool, credit, None);
-            }
-            self.probed(credit.seq, Finding::Nothing);
-        }
         self.pools.limits(pool).settle(credit.tokens, used);
         let tenant = self.land(credit);
         let cost = used.map_or(Cost(0), |used| Cost::of(used, self.config.cost_weights));
@@ -68,6 +62,16 @@ impl Scheduler {
             .correct(flow_of(pool, tenant, credit), weight, cost - credit.cost);
         self.measure_end(credit, cost - credit.cost);
         self.refresh_tenant(tenant);
+    }
+
+    /// Takes back a credit for which nothing was called, and of which nothing was heard.
+    pub(super) fn take_back(&mut self, credit: &Credit) {
+        let pool = self.pool(&credit.pool);
+        if self.pools.probe(pool) == Some(credit.seq) {
+            self.judge(pool, credit, None);
+        }
+        self.refund(credit, None);
+        self.probed(credit.seq, Finding::Nothing);
     }
 
     /// A credit is over: its slot is free, and its call is not on the wire any more.
@@ -106,7 +110,7 @@ impl Scheduler {
             ..
         }) = self.leases.remove(&seq)
         {
-            self.refund(&credit, None);
+            self.take_back(&credit);
         }
     }
 }

@@ -33,7 +33,8 @@ impl Scheduler {
                 Candidate::PutAside(seq, why) => self.put_aside_now(seq, why),
                 Candidate::Wait(seq, gate) => {
                     self.out_of_line(seq);
-                    self.gates.wait(&gate, seq);
+                    let tenant = self.jobs[&seq].tenant;
+                    self.gates.wait(&gate, tenant, seq);
                 }
                 Candidate::StayHome(seq) => {
                     self.out_of_line(seq);

@@ -279,7 +279,7 @@ impl Scheduler {
                 stored: true,
                 started: false,
             }) => {
-                self.refund(&credit, None);
+                self.take_back(&credit);
                 self.count_deliveries(seq, credit.delivery);
             }
             // An older lease ended while our grant was on its way; the grant will be refused.
@@ -287,7 +287,7 @@ impl Scheduler {
                 credit,
                 stored: false,
                 ..
-            }) => self.refund(&credit, None),
+            }) => self.take_back(&credit),
             Some(LeaseState::Parked { .. } | LeaseState::Over | LeaseState::Finished) | None => {}
         }
         self.back_in_line(seq, revision);
@@ -334,7 +334,7 @@ impl Scheduler {
         let revision = 0;
         let until = self.now + RETRY_AFTER;
         let delivery = credit.delivery.saturating_sub(1);
-        self.refund(&credit, None);
+        self.take_back(&credit);
         self.leases.insert(
             seq,
             Lease {

@@ -3,7 +3,8 @@
 //! A spent budget, a refused key, a model that is gone: a gate shuts for whoever is concerned, and after
 //! a time lets one call through, to see. If that is answered the gate is gone, if it is refused again
 //! the gate stays shut for as long again. Jobs that meet a shut gate step out of line and wait behind
-//! it, so that their tenant's other work goes on; at most one of them is on its way at a time.
+//! it, so that their tenant's other work goes on; at most one of them is on its way at a time. When it
+//! goes ajar one job of each tenant steps in line again: whose turn comes first is the probe.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +28,9 @@ pub(super) enum GateKey {
 /// refused by the upstream itself, and parked.
 const GATES_MAX: usize = 1_000;
 
+/// Tenants that have a job in line at once, to be the probe of one gate.
+const CANDIDATES_MAX: usize = 100;
+
 /// After a probe that told nothing another goes after this.
 const PROBE_AGAIN: Millis = 5_000;
 
@@ -36,9 +40,9 @@ struct Gate {
     until: Millis,
     /// The job that went through to see.
     probe: Option<JobSeq>,
-    /// The job that stands in line to be the probe.
-    candidate: Option<JobSeq>,
-    waiting: BTreeSet<JobSeq>,
+    /// Jobs that stand in line to be the probe.
+    candidates: BTreeMap<TenantIx, JobSeq>,
+    waiting: BTreeMap<TenantIx, BTreeSet<JobSeq>>,
 }
 
 /// What a job meets.
@@ -63,8 +67,8 @@ pub(super) enum Finding {
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     gates: BTreeMap<GateKey, Gate>,
-    /// Behind which gate a job waits, or stands in line as its candidate.
-    behind: BTreeMap<JobSeq, GateKey>,
+    /// Behind which gate a tenant's job waits, or stands in line as its candidate.
+    behind: BTreeMap<JobSeq, (TenantIx, GateKey)>,
 }
 
 impl Gates {
@@ -127,8 +131,8 @@ impl Gates {
                 Finding::Nothing => gate.until = now + PROBE_AGAIN,
                 Finding::Passed => {
                     let gate = self.gates.remove(&key).unwrap_or_default();
-                    freed.extend(gate.candidate);
-                    freed.extend(gate.waiting);
+                    freed.extend(gate.candidates.into_values());
+                    freed.extend(gate.waiting.into_values().flatten());
                 }
             }
         }
@@ -139,30 +143,30 @@ impl Gates {
     }
 
     /// `seq` steps out of line and waits behind the gate.
-    pub(super) fn wait(&mut self, key: &GateKey, seq: JobSeq) {
+    pub(super) fn wait(&mut self, key: &GateKey, tenant: TenantIx, seq: JobSeq) {
         self.forget(seq);
         if let Some(gate) = self.gates.get_mut(key) {
-            gate.waiting.insert(seq);
-            self.behind.insert(seq, key.clone());
+            gate.waiting.entry(tenant).or_default().insert(seq);
+            self.behind.insert(seq, (tenant, key.clone()));
         }
     }
 
     /// Whether `seq` waits behind a gate, not in line.
     pub(super) fn holds(&self, seq: JobSeq) -> Option<&GateKey> {
-        let key = self.behind.get(&seq)?;
-        let gate = self.gates.get(key)?;
-        gate.waiting.contains(&seq).then_some(key)
+        let (tenant, key) = self.behind.get(&seq)?;
+        let waiting = self.gates.get(key)?.waiting.get(tenant)?;
+        waiting.contains(&seq).then_some(key)
     }
 
     /// `seq` is gone, or goes another way.
     pub(super) fn forget(&mut self, seq: JobSeq) {
-        let Some(key) = self.behind.remove(&seq) else {
+        let Some((tenant, key)) = self.behind.remove(&seq) else {
             return;
         };
         if let Some(gate) = self.gates.get_mut(&key) {
-            gate.waiting.remove(&seq);
-            if gate.candidate == Some(seq) {
-                gate.candidate = None;
+            gate.take(tenant, seq);
+            if gate.candidates.get(&tenant) == Some(&seq) {
+                gate.candidates.remove(&tenant);
             }
         }
     }
@@ -171,9 +175,8 @@ impl Gates {
     pub(super) fn candidates(&mut self, now: Millis) -> Vec<JobSeq> {
         let mut candidates = Vec::new();
         for gate in self.gates.values_mut() {
-            if gate.until <= now && gate.probe.is_none() && gate.candidate.is_none() {
-                gate.candidate = gate.waiting.pop_first();
-                candidates.extend(gate.candidate);
+            if gate.until <= now && gate.probe.is_none() {
+                candidates.extend(gate.step_forward());
             }
         }
         candidates
@@ -197,7 +200,7 @@ impl Gates {
                 (
                     key.clone(),
                     gate.probe,
-                    gate.candidate.into_iter().collect(),
+                    gate.candidates.values().copied().collect(),
                 )
             })
             .collect()
@@ -210,8 +213,35 @@ impl Gates {
 }
 
 impl Gate {
+    /// The oldest job of each tenant that has none in line.
+    fn step_forward(&mut self) -> Vec<JobSeq> {
+        let room = CANDIDATES_MAX.saturating_sub(self.candidates.len());
+        let first =
+            |(&tenant, jobs): (&TenantIx, &BTreeSet<JobSeq>)| Some((tenant, *jobs.first()?));
+        let waiting = self.waiting.iter().filter_map(first);
+        let forward: Vec<_> = waiting
+            .filter(|(tenant, _)| !self.candidates.contains_key(tenant))
+            .take(room)
+            .collect();
+        for &(tenant, seq) in &forward {
+            self.take(tenant, seq);
+            self.candidates.insert(tenant, seq);
+        }
+        forward.into_iter().map(|(_, seq)| seq).collect()
+    }
+
+    /// `seq` does not wait any more.
+    fn take(&mut self, tenant: TenantIx, seq: JobSeq) {
+        if let Some(jobs) = self.waiting.get_mut(&tenant) {
+            jobs.remove(&seq);
+            if jobs.is_empty() {
+                self.waiting.remove(&tenant);
+            }
+        }
+    }
+
     fn is_in_use(&self) -> bool {
-        self.probe.is_some() || self.candidate.is_some() || !self.waiting.is_empty()
+        self.probe.is_some() || !self.candidates.is_empty() || !self.waiting.is_empty()
     }
 }
 
@@ -220,6 +250,7 @@ mod tests {
     use super::*;
 
     const ACCOUNT: GateKey = GateKey::Account;
+    const ACME: TenantIx = TenantIx(0);
 
     fn pool(number: usize) -> GateKey {
         GateKey::Pool(PoolIx(number))
@@ -233,7 +264,7 @@ mod tests {
         gates.shut(ACCOUNT, 30_000, 0);
         assert_eq!(gates.passage(&ACCOUNT, 59_999), Passage::Shut(60_000));
         for seq in 1..=3 {
-            gates.wait(&ACCOUNT, JobSeq(seq));
+            gates.wait(&ACCOUNT, ACME, JobSeq(seq));
         }
         assert_eq!(gates.candidates(59_999), []);
         assert_eq!(gates.next_ajar(59_999), Some(60_000));
@@ -251,7 +282,7 @@ mod tests {
     fn a_probe_that_is_refused_again_leaves_the_gate_shut_for_as_long_again() {
         let mut gates = Gates::default();
         gates.shut(ACCOUNT, 60_000, 0);
-        gates.wait(&ACCOUNT, JobSeq(2));
+        gates.wait(&ACCOUNT, ACME, JobSeq(2));
         gates.sent(&[ACCOUNT], JobSeq(1), 60_000);
         gates.shut(ACCOUNT, 120_500, 60_500);
         assert_eq!(gates.landed(JobSeq(1), Finding::Nothing, 60_500), []);
@@ -273,8 +304,8 @@ mod tests {
     fn a_candidate_that_goes_away_makes_room_for_the_next() {
         let mut gates = Gates::default();
         gates.shut(ACCOUNT, 10, 0);
-        gates.wait(&ACCOUNT, JobSeq(1));
-        gates.wait(&ACCOUNT, JobSeq(2));
+        gates.wait(&ACCOUNT, ACME, JobSeq(1));
+        gates.wait(&ACCOUNT, ACME, JobSeq(2));
         assert_eq!(gates.candidates(10), [JobSeq(1)]);
         gates.forget(JobSeq(1));
         assert_eq!(gates.candidates(10), [JobSeq(2)]);

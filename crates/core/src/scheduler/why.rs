@@ -248,6 +248,7 @@ impl Scheduler {
         let gates = Self::gates_of(&self.jobs[&seq], pool);
         scopes.into_iter().zip(gates).find_map(|(scope, gate)| {
             match self.gates.passage(&gate, self.now) {
+                Passage::Ajar if self.gates.holds(seq) == Some(&gate) => Some(Why::Probing),
                 Passage::Free | Passage::Ajar => None,
                 Passage::Shut(until) => Some(Why::Refused { scope, until }),
                 Passage::Probing => Some(Why::Probing),

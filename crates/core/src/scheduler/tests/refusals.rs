@@ -234,3 +234,65 @@ fn thousands_that_step_aside_do_not_hold_up_what_stands_behind_them() {
     };
     assert_eq!((seqs(&granted), passes), (vec![3_500], 4));
 }
+
+#[test]
+fn a_tenant_that_may_not_send_the_probe_keeps_nobody_behind_the_gate() {
+    let mut world = World::new(config());
+    world.event(Event::Policy {
+        tenant: TenantId::parse("busy").unwrap(),
+        policy: Policy {
+            in_flight_max: 1,
+            ..Policy::default()
+        },
+    });
+    world.worker("w", 10);
+    world.event(Event::Job(in_pool(1, "other")));
+    let credits = world.grants();
+    let gone = pause(Scope::Model, 60_000, true);
+    world.turned_away(&credits[0], None, gone, 1_000_000);
+    for (seq, tenant) in [(2, "busy"), (3, "idle")] {
+        world.event(Event::Job(seen(seq, Priority::Batch, tenant)));
+    }
+    assert_eq!(world.grants(), [], "both step aside");
+    world.event(Event::Job(JobSeen {
+        tenant: TenantId::parse("busy").unwrap(),
+        ..of_model(4, "claude-opus-4-8")
+    }));
+    assert_eq!(seqs(&world.grants()), [4], "it runs for very long");
+    world.now = 60_000;
+    world.worker("w", 10);
+    let probe = world.grants();
+    assert_eq!(seqs(&probe), [3]);
+    assert_eq!(world.scheduler.why(JobSeq(2), world.now).why, Why::Probing);
+    world.done(&probe[0]);
+    assert_eq!(world.grants(), []);
+}
+
+#[test]
+fn a_probe_that_was_answered_opens_its_gate_whatever_was_used() {
+    let mut world = World::new(config());
+    world.worker("w", 10);
+    world.event(Event::Job(in_pool(1, "haiku")));
+    let credits = world.grants();
+    let spent = pause(Scope::Account, 60_000, true);
+    world.turned_away(&credits[0], None, spent, 60_000);
+    world.event(Event::Job(in_pool(2, "haiku")));
+    world.now = 60_000;
+    world.worker("w", 10);
+    let probe = world.grants();
+    world.revision += 1;
+    let settlement = Settlement {
+        credit: probe[0].clone(),
+        outcome: Outcome::Finished,
+        used: None,
+        observed: Observation::default(),
+        refused: None,
+        pause: None,
+        sample: Some(Sample::Good),
+    };
+    world.event(Event::Settled {
+        settlement,
+        revision: world.revision,
+    });
+    assert_eq!(world.grants().len(), 1);
+}
