@@ -249,7 +249,7 @@ async fn a_broken_stream_is_never_a_result() {
     ];
     for (id, trouble) in cases {
         let body = saying(id, &format!("{id} [[sim:{trouble}]] tags"));
-        let body = body.replacen('{', r#"{"max_attempts":2,"#, 1);
+        let body = body.replacen('{', r#"{"max_attempts":2,"on_overload":{"defer":"no"},"#, 1);
         fleet.publish("acme", body).await;
     }
     for id in ["event", "cut"] {
