@@ -1,6 +1,7 @@
 //! Settings of tenants that change while their jobs wait.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::float_cmp, reason = "whole numbers")]
 
 mod common;
 
@@ -9,8 +10,9 @@ use std::time::Duration;
 
 use common::{Hand, Leader};
 use fairlane_core::Priority;
-use fairlane_nats::{Nats, Revision};
+use fairlane_nats::{HeaderMap, Nats, Revision};
 use fairlane_support::{LIMIT, TestNats, queue, within};
+use fairlane_wire::header;
 use futures::StreamExt;
 
 /// Queues `jobs` for each of two tenants.
@@ -99,4 +101,34 @@ async fn a_cap_acts_at_once_on_queued_work() {
     leader
         .shows("fairlane_credits_live", |live| live == 4.0)
         .await;
+}
+
+#[tokio::test]
+async fn a_tenant_far_beyond_its_budget_is_served_as_batch() {
+    let server = TestNats::start().await;
+    let nats = &server.nats;
+    for (tenant, tokens) in [("acme", "90000"), ("acme", "61000"), ("other", "149000")] {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::INPUT_TOKENS, tokens);
+        let subject = nats.names.ledger_subject(&common::tenant(tenant));
+        let jobs = nats.jobs();
+        let booked = jobs.publish(&subject, None, headers, "{}".into()).await;
+        booked.unwrap();
+    }
+    for tenant in ["acme", "other"] {
+        queue(nats, Priority::Standard, tenant, "a").await;
+    }
+    let leader = Leader::start(nats);
+    leader
+        .shows("claude_demoted_tenants", |count| count == 1.0)
+        .await;
+    let mut hand = Hand::start(nats, "w", 2).await;
+    for _ in 0..2 {
+        let credit = hand.take().await.credit;
+        let served_as = match credit.tenant.as_str() {
+            "acme" => Priority::Batch,
+            _ => Priority::Standard,
+        };
+        assert_eq!(credit.priority, served_as, "{credit:?}");
+    }
 }
