@@ -227,6 +227,13 @@ impl From<Why> for WhyAnswer {
                 Some(until),
                 "the limits of its pool are used up for now".to_owned(),
             ),
+            Why::Suspect { workers } => (
+                "suspect",
+                None,
+                format!(
+                    "{workers} workers died while they had it; it waits for one that has nothing else"
+                ),
+            ),
             Why::NoFreeSlot { workers: 0, .. } => (
                 "no_worker",
                 None,

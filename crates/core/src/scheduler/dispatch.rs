@@ -166,7 +166,7 @@ impl Scheduler {
     }
 
     /// Dispatching again is worth while at this time.
-    fn ask_again(&mut self, at: Option<Millis>) {
+    pub(super) fn ask_again(&mut self, at: Option<Millis>) {
         self.room_at = [self.room_at, at].into_iter().flatten().min();
     }
 
@@ -232,8 +232,9 @@ impl Scheduler {
             self.pools.breaker(pool).probe_sent();
             self.pools.set_probe(pool, Some(seq));
         }
-        self.lanes.serve(flow, cost);
-        self.lanes.remove(queue, seq);
+        if self.lanes.remove(queue, seq) {
+            self.lanes.serve(flow, cost);
+        }
         self.pools
             .granted(pool, flow.priority, tokens, cost, self.now);
         self.charge(&credit);

@@ -183,6 +183,8 @@ impl Scheduler {
         if not_before > self.now {
             return !self.timers.contains(&(not_before, seq));
         }
-        self.gates.holds(seq).is_none() && !self.lanes.holds(job.queue(), seq)
+        self.gates.holds(seq).is_none()
+            && !self.suspects.contains(&seq)
+            && !self.lanes.holds(job.queue(), seq)
     }
 }

@@ -21,12 +21,13 @@ mod pools;
 mod queues;
 mod snapshot;
 mod standing;
+mod suspects;
 mod tenants;
 #[cfg(test)]
 mod tests;
 mod why;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Millis;
 use crate::breaker::{self, Sample};
@@ -318,6 +319,8 @@ pub struct Scheduler {
     lanes: Lanes,
     fleet: Fleet,
     gates: Gates,
+    /// Jobs that wait for a worker of their own.
+    suspects: BTreeSet<JobSeq>,
     /// Calls that may be on the wire at once.
     window: Window,
     /// When critical work was in line last.
@@ -325,7 +328,7 @@ pub struct Scheduler {
     /// Shares of the priorities in the slots, between pools.
     slot_shares: Shares,
     /// Jobs and leases that wait for a time.
-    timers: std::collections::BTreeSet<(Millis, JobSeq)>,
+    timers: BTreeSet<(Millis, JobSeq)>,
     /// What is booked already: everything up to the snapshot we began with.
     booked: Booked,
     /// Priorities whose jobs are all known.
@@ -362,10 +365,11 @@ impl Scheduler {
             lanes: Lanes::new(config.quantum, config.shares),
             fleet: Fleet::default(),
             gates: Gates::default(),
+            suspects: BTreeSet::new(),
             window: Window::default(),
             critical_at: None,
             slot_shares: Shares::new(config.shares),
-            timers: std::collections::BTreeSet::new(),
+            timers: BTreeSet::new(),
             booked: Booked::default(),
             complete: [false; 3],
             hold_until: 0,
@@ -439,6 +443,7 @@ impl Scheduler {
             self.room_at = Some(self.hold_until);
             return std::mem::take(&mut self.effects);
         }
+        self.grant_suspect();
         let silence_max = self.config.worker_silence_max;
         let mut free = self.fleet.free_slots(self.now, silence_max);
         while let Some(worker) = self.fleet.most_free(self.now, silence_max) {

@@ -41,6 +41,10 @@ impl Scheduler {
         if self.gates.holds(seq).is_some() {
             return;
         }
+        if self.is_suspect(job) && job.lost < self.config.max_deliver {
+            self.suspects.insert(seq);
+            return;
+        }
         let queue = job.queue();
         if queue.priority == Priority::Critical {
             self.critical_at = Some(self.now);
@@ -51,6 +55,7 @@ impl Scheduler {
 
     pub(super) fn out_of_line(&mut self, seq: JobSeq) {
         self.gates.forget(seq);
+        self.suspects.remove(&seq);
         let Some(queue) = self.jobs.get(&seq).map(Job::queue) else {
             return;
         };

@@ -30,6 +30,8 @@ pub enum Why {
     NotBefore { until: Millis },
     /// It is on its way to the dead letters.
     Leaving,
+    /// It was in hand when so many workers died, and waits for a worker that has nothing else.
+    Suspect { workers: u32 },
     /// Not all jobs of its priority are known yet: the leader has just begun.
     Learning,
     /// The upstream refuses what it would do; one call goes out then, to see.
@@ -175,12 +177,15 @@ impl Scheduler {
             let until = job.not_before;
             return (Why::NotBefore { until }, None);
         }
+        if let Some((why, flow)) = self.why_suspect(seq) {
+            return (why, Some(flow));
+        }
         let flow = self.flow_of_job(seq);
         (self.obstacle_in(flow, seq), Some(flow))
     }
 
     /// Where a job is served: in its own pool, or in the spare one while that is closed.
-    fn flow_of_job(&self, seq: JobSeq) -> Flow {
+    pub(super) fn flow_of_job(&self, seq: JobSeq) -> Flow {
         let job = &self.jobs[&seq];
         let pool = match &job.spare {
             Some(spare)

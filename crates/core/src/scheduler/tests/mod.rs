@@ -5,6 +5,7 @@ mod owner;
 mod refusals;
 mod spare;
 mod standing;
+mod suspects;
 
 use super::*;
 use crate::limiter::Observed;

@@ -1,0 +1,67 @@
+//! Jobs that were in hand when workers died.
+//!
+//! One of them may be what killed the workers, or it was only there. So before such a job is given up
+//! it runs once more, on a worker that has nothing else: if that one dies too, nobody else is hurt and
+//! the job is the cause. One such job runs at a time, for which one worker is emptied; it does not stand
+//! in line, but is charged to its tenant like any other.
+
+use super::gates::Passage;
+use super::lanes::Flow;
+use super::picture::{Job, Turn};
+use super::{Scheduler, Why};
+use crate::Millis;
+use crate::ids::JobSeq;
+
+/// Whether its pool, or the emptied worker, is ready is looked at this often.
+const LOOK_AGAIN: Millis = 1_000;
+
+impl Scheduler {
+    /// Whether a job may only run alone: its next worker is the last that it gets.
+    pub(super) fn is_suspect(&self, job: &Job) -> bool {
+        job.lost > 0 && job.lost + 1 >= self.config.max_deliver
+    }
+
+    /// Grants the oldest suspect that can run, once a worker is empty.
+    pub(super) fn grant_suspect(&mut self) {
+        if self.suspects.is_empty() || self.fleet.has_loner() {
+            return;
+        }
+        self.ask_again(Some(self.now + LOOK_AGAIN));
+        let suspects: Vec<JobSeq> = self.suspects.iter().copied().collect();
+        let Some(turn) = suspects.into_iter().find_map(|seq| self.suspect_turn(seq)) else {
+            return;
+        };
+        let silence_max = self.config.worker_silence_max;
+        if let Some(worker) = self.fleet.empty(self.now, silence_max) {
+            self.suspects.remove(&turn.seq);
+            self.fleet.run_alone(&worker);
+            let cost = self.jobs[&turn.seq].run_in(turn.flow.pool).cost;
+            let weight = self.weight(turn.flow.tenant);
+            self.lanes.replay(turn.flow, weight, cost);
+            self.grant(turn, worker);
+        }
+    }
+
+    /// The flow of a suspect that may run now.
+    fn suspect_turn(&mut self, seq: JobSeq) -> Option<Turn> {
+        let flow = self.flow_of_job(seq);
+        let job = self.jobs.get(&seq)?;
+        if !self.complete[job.priority.index()] || self.tenants.is_at_cap(flow.tenant) {
+            return None;
+        }
+        let tokens = job.run_in(flow.pool).tokens;
+        let gates = Self::gates_of(job, flow.pool);
+        let is_free = gates
+            .iter()
+            .all(|gate| self.gates.passage(gate, self.now) == Passage::Free);
+        let has_room = is_free && self.room(flow, tokens).is_ok();
+        has_room.then_some(Turn { flow, seq })
+    }
+
+    /// What a suspect waits for, if it is one that waits.
+    pub(super) fn why_suspect(&self, seq: JobSeq) -> Option<(Why, Flow)> {
+        let workers = self.jobs.get(&seq)?.lost;
+        let waits = self.suspects.contains(&seq);
+        waits.then(|| (Why::Suspect { workers }, self.flow_of_job(seq)))
+    }
+}
