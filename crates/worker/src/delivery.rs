@@ -278,7 +278,7 @@ impl Delivery {
         let record = match Standing::of(record, message.seq, headers.parent.as_ref()) {
             Standing::Open(record) => record,
             Standing::Over(record) => {
-                Box::pin(self.clean_up(&message, &headers, &record)).await;
+                Box::pin(self.clean_up(&message, &headers, &record, None)).await;
                 return None;
             }
             Standing::Elsewhere => {

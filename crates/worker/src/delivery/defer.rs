@@ -102,10 +102,7 @@ impl Delivery {
         );
         match saved {
             Saved::Ours => {}
-            Saved::Theirs => {
-                self.add_to_called_off(message.seq, &headers, &call).await;
-                return self.clear(DeliveryOutcome::Gone, Some(&call)).await;
-            }
+            Saved::Theirs => return self.give_way(&message, &headers, Some(&call)).await,
             Saved::Not => return,
         }
         let settlement = self.settlement(DeliveryOutcome::Retry, Some(&call), None);

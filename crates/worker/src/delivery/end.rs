@@ -11,7 +11,7 @@ use fairlane_core::price::Usd;
 use fairlane_nats::{Original, StoredMessage};
 use fairlane_runtime::metrics::Outcome;
 use fairlane_wire::lease::{DeliveryOutcome, ParkReason, Settlement};
-use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, Letter, Phase};
+use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, Letter, Phase, Standing};
 
 use super::crash::Point;
 use super::fallback::refused_by_fallback;
@@ -84,7 +84,6 @@ impl Delivery {
             revision,
             message,
         } = task.job;
-        let seq = message.seq;
         record.phase = Phase::Done;
         record.attempts += 1;
         record.model_used.clone_from(&call.report.model);
@@ -103,23 +102,23 @@ impl Delivery {
             self.book(&headers, &call),
         );
         self.context.reached(Point::Recorded).await;
-        let outcome = match saved {
-            Saved::Ours => {
-                self.context.metrics.job_ended(Outcome::Done);
-                DeliveryOutcome::Done
-            }
-            Saved::Theirs => {
-                self.add_to_called_off(seq, &headers, &call).await;
-                DeliveryOutcome::Gone
-            }
+        match saved {
+            Saved::Ours => self.context.metrics.job_ended(Outcome::Done),
+            Saved::Theirs => return self.give_way(&message, &headers, Some(&call)).await,
             Saved::Not => return,
-        };
-        self.clear(outcome, Some(&call)).await;
-        if let Some(claim) = headers.claim.as_ref().filter(|_| !body_is_kept) {
-            // Nothing refers to the body any more; if this fails it only takes up room.
-            if let Err(error) = self.context.nats.payloads().delete(claim).await {
-                tracing::warn!(%error, "cannot delete the body of a job that is done");
-            }
+        }
+        self.clear(DeliveryOutcome::Done, Some(&call)).await;
+        if !body_is_kept {
+            self.forget_body(&headers).await;
+        }
+    }
+
+    /// Deletes the large body of a job that nothing refers to any more. If this fails it only takes up room.
+    async fn forget_body(&self, headers: &JobHeaders) {
+        if let Some(claim) = &headers.claim
+            && let Err(error) = self.context.nats.payloads().delete(claim).await
+        {
+            tracing::warn!(%error, "cannot delete the body of a job that is over");
         }
     }
 
@@ -197,12 +196,7 @@ impl Delivery {
         self.context.reached(Point::Recorded).await;
         match saved {
             Saved::Ours => {}
-            Saved::Theirs => {
-                if let Some(call) = &call {
-                    self.add_to_called_off(message.seq, &headers, call).await;
-                }
-                return self.clear(DeliveryOutcome::Gone, call.as_ref()).await;
-            }
+            Saved::Theirs => return self.give_way(&message, &headers, call.as_ref()).await,
             Saved::Not => return,
         }
         if self.send_letter(&message, &letter).await {
@@ -219,6 +213,7 @@ impl Delivery {
         message: &StoredMessage,
         headers: &JobHeaders,
         record: &JobRecord,
+        call: Option<&Call>,
     ) {
         tracing::info!(
             seq = message.seq,
@@ -233,8 +228,10 @@ impl Delivery {
             if !self.send_letter(message, &letter).await {
                 return;
             }
+        } else if record.body_claim.is_none() {
+            self.forget_body(headers).await;
         }
-        self.clear(DeliveryOutcome::Gone, None).await;
+        self.clear(DeliveryOutcome::Gone, call).await;
     }
 
     /// Stores the dead letter of a job whose record says that it failed. False if the process must stop
@@ -289,10 +286,7 @@ impl Delivery {
         self.context.reached(Point::Recorded).await;
         match saved {
             Saved::Ours => {}
-            Saved::Theirs => {
-                self.add_to_called_off(message.seq, &headers, &call).await;
-                return self.clear(DeliveryOutcome::Gone, Some(&call)).await;
-            }
+            Saved::Theirs => return self.give_way(&message, &headers, Some(&call)).await,
             Saved::Not => return,
         }
         let settlement = self.settlement(DeliveryOutcome::Retry, Some(&call), retry.hold);
@@ -322,11 +316,35 @@ impl Delivery {
         );
         self.measure(task, &call);
         let headers = &task.job.headers;
-        tokio::join!(
-            self.book(headers, &call),
-            self.add_to_called_off(task.job.message.seq, headers, &call),
-        );
-        self.clear(DeliveryOutcome::Gone, Some(&call)).await;
+        self.book(headers, &call).await;
+        self.give_way(&task.job.message, headers, Some(&call)).await;
+    }
+
+    /// Somebody else has ended the job: what our call used is added to its record if it was called off,
+    /// and what is left to do is done.
+    pub(super) async fn give_way(
+        &mut self,
+        message: &StoredMessage,
+        headers: &JobHeaders,
+        call: Option<&Call>,
+    ) {
+        if let Some(call) = call {
+            self.add_to_called_off(message.seq, headers, call).await;
+        }
+        let (records, tenant) = (&self.context.records, &self.credit().tenant);
+        let slot = self
+            .repeat("read the outcome of a job", || async {
+                let slot = records.get(tenant, &headers.job).await;
+                slot.map_err(|error| error.to_string())
+            })
+            .await;
+        let Some(slot) = slot else { return };
+        match Standing::of(slot.record, message.seq, headers.parent.as_ref()) {
+            Standing::Over(record) => self.clean_up(message, headers, &record, call).await,
+            Standing::Elsewhere => self.clear(DeliveryOutcome::Gone, call).await,
+            // Not over after all: it runs again when its lease ends.
+            Standing::Open(_) => {}
+        }
     }
 
     /// The lease went away under the call: somebody else has the job now. Only the books are ours.

@@ -48,7 +48,7 @@ impl Delivery {
             headers,
             mut record,
             revision,
-            ..
+            message,
         } = job;
         tracing::warn!(why, "not by the fallback");
         let until_ms = now_ms() + OWN_MODEL_WAIT_MS;
@@ -66,7 +66,7 @@ impl Delivery {
         });
         match saved {
             Saved::Ours => {}
-            Saved::Theirs => return self.clear(DeliveryOutcome::Gone, call.as_ref()).await,
+            Saved::Theirs => return self.give_way(&message, &headers, call.as_ref()).await,
             Saved::Not => return,
         }
         let settlement = self.settlement(DeliveryOutcome::Retry, call.as_ref(), None);

@@ -19,10 +19,9 @@ const REPEAT_AFTER_MAX: Duration = Duration::from_secs(5);
 /// Whether `found` settles what `record` is about: the job has an outcome, or made way for another one
 /// under its id.
 fn is_settled(found: &JobRecord, record: &JobRecord) -> bool {
-    found.phase.is_final()
-        || found
-            .sequence
-            .is_some_and(|seq| record.sequence != Some(seq))
+    found
+        .sequence
+        .is_some_and(|seq| found.phase.is_final() || record.sequence != Some(seq))
 }
 
 impl Delivery {
