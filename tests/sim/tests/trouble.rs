@@ -13,7 +13,7 @@ use play::{assert_near, backlog, input, of, play, share};
 const MINUTE: Millis = 60_000;
 const HOUR: Millis = 60 * MINUTE;
 
-fn calls<'a>(world: &'a World, of: impl Fn(&JobPlan) -> bool) -> Vec<&'a Call> {
+fn calls(world: &World, of: impl Fn(&JobPlan) -> bool) -> Vec<&Call> {
     let calls = world.upstream.calls.iter();
     calls
         .filter(|call| of(&world.plan.jobs[call.job]))
