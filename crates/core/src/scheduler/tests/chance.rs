@@ -95,6 +95,21 @@ struct Model {
     books: Option<Snapshot>,
     /// Faults go on.
     wild: bool,
+    /// No time passes, and nothing but calls changes the limits: they are compared to the token.
+    still: bool,
+    /// What ends of deliveries cost that are on their way, by the revision that tells of them.
+    ends: BTreeMap<(JobSeq, u64), Charge>,
+    /// What those cost that were told.
+    spent: BTreeMap<PoolId, [i64; 3]>,
+}
+
+/// Requests, input and output tokens that a delivery took from a pool.
+type Charge = (PoolId, [i64; 3]);
+
+fn charge(credit: &Credit, used: Option<Tokens>) -> Charge {
+    let count = |tokens| i64::try_from(tokens).unwrap();
+    let taken = used.map_or([0; 3], |used| [1, count(used.input), count(used.output)]);
+    (credit.pool.clone(), taken)
 }
 
 fn limits(requests: u64, tokens: u64) -> Limits {
@@ -140,6 +155,9 @@ impl Model {
             outcomes: Vec::new(),
             books: None,
             wild: true,
+            still: seed.is_multiple_of(4),
+            ends: BTreeMap::new(),
+            spent: BTreeMap::new(),
         };
         model.complete();
         model
@@ -268,11 +286,32 @@ impl Model {
 
     fn watched(&mut self) {
         if let Some(event) = self.watch.pop_front() {
+            if let Event::Settled { revision, .. } | Event::LeaseEnded { revision, .. } = event
+                && let Some((pool, taken)) = self.ends.remove(&(seq_of(&event), revision))
+            {
+                let spent = self.spent.entry(pool).or_default();
+                *spent = std::array::from_fn(|at| spent[at] + taken[at]);
+            }
             self.tell(event.clone());
             if self.wild && self.rng.chance(5) {
                 self.tell(event);
             }
         }
+    }
+
+    /// The watch begins anew: it tells what is, not what was, and of leases that went without a trace.
+    fn watch_again(&mut self) {
+        self.watch.clear();
+        let mut leases: Vec<_> = self.bucket.values().cloned().collect();
+        leases.sort_by_key(|(revision, ..)| *revision);
+        for (seq, lease) in &self.scheduler.leases {
+            if lease.is_in_bucket() && !self.bucket.contains_key(seq) {
+                let (seq, revision) = (*seq, lease.revision);
+                self.watch.push_back(Event::LeaseEnded { seq, revision });
+            }
+        }
+        self.watch
+            .extend(leases.into_iter().map(|(.., event)| event));
     }
 
     fn aside(&mut self) {
@@ -306,17 +345,23 @@ impl Model {
         };
         let (revision, value, _) = self.bucket[&seq].clone();
         let dies = self.wild && self.rng.chance(10);
+        let lost = match &value {
+            Value::Running(credit) => Some(charge(credit, Some(credit.tokens))),
+            Value::Granted(_) | Value::Parked(_) | Value::Gone => None,
+        };
         match value {
             Value::Granted(_) | Value::Running(_) if dies => {
-                if self.rng.chance(20) {
+                if self.outcomes.is_empty() && self.rng.chance(20) {
                     // The watch finds nothing, and tells what it knew.
                     self.bucket.remove(&seq);
                     self.watch.push_back(Event::LeaseEnded { seq, revision });
+                    self.ends.extend(lost.map(|lost| ((seq, revision), lost)));
                 } else {
-                    self.write(seq, Value::Gone, |revision| Event::LeaseEnded {
+                    let revision = self.write(seq, Value::Gone, |revision| Event::LeaseEnded {
                         seq,
                         revision,
                     });
+                    self.ends.extend(lost.map(|lost| ((seq, revision), lost)));
                 }
             }
             Value::Granted(credit) => {
@@ -352,10 +397,11 @@ impl Model {
                     });
                 }
             }
-            // Traces go without a word.
-            Value::Gone => {
+            // Traces go without a word, long after.
+            Value::Gone if self.watch.is_empty() && self.outcomes.is_empty() => {
                 self.bucket.remove(&seq);
             }
+            Value::Gone => {}
         }
     }
 
@@ -369,10 +415,12 @@ impl Model {
         if settlement.outcome == Outcome::Finished {
             self.stream.remove(&seq);
         }
-        self.write(seq, value, |revision| Event::Settled {
+        let taken = charge(&settlement.credit, settlement.used);
+        let revision = self.write(seq, value, |revision| Event::Settled {
             settlement,
             revision,
         });
+        self.ends.insert((seq, revision), taken);
     }
 
     fn settlement(&mut self, credit: Credit) -> Settlement {
@@ -399,7 +447,10 @@ impl Model {
         ];
         let scope = rng.pick(&scopes).unwrap();
         let used = rng.chance(70).then(|| rng.tokens());
+        let scope = if self.still { Scope::Model } else { scope };
+        let limits_change = |turn| matches!(turn, 4 | 6);
         match rng.below(10) {
+            turn if self.still && limits_change(turn) => Settlement { used, ..good },
             0 => Settlement {
                 outcome: Outcome::Returned,
                 used: None,
@@ -532,8 +583,10 @@ impl Model {
                     self.tell(Event::Job(job.clone()));
                 }
             }
+            92.. if self.still => {}
             92 => self.books = Some(self.scheduler.snapshot(self.now)),
             93 if self.rng.chance(20) => self.new_leader(),
+            93 => self.watch_again(),
             94 => self.now = self.now.saturating_sub(self.rng.below(5_000)),
             95 => self.now += self.rng.below(100_000),
             _ => self.now += self.rng.below(1_500),
@@ -572,7 +625,7 @@ impl Model {
 
     /// No more faults, and time enough.
     fn calm_down(&mut self) {
-        self.wild = false;
+        (self.wild, self.still) = (false, false);
         for tenant in ["a", "b", "c", "d"] {
             let tenant = TenantId::parse(tenant).unwrap();
             let policy = Policy::default();
@@ -648,8 +701,32 @@ impl Model {
         );
     }
 
+    /// What is left in each pool is what was there, without what was used and what is set aside.
+    fn limits_are_what_was_taken(&mut self) -> Result<(), String> {
+        if !self.still {
+            return Ok(());
+        }
+        for PoolStatus {
+            pool,
+            left,
+            per_minute,
+            ..
+        } in self.scheduler.pools(self.now)
+        {
+            let mut want = per_minute.map(|limit| i64::try_from(limit / 6).unwrap());
+            let held = held(&self.scheduler).filter(|credit| credit.pool == pool);
+            let held = held.map(|credit| charge(credit, Some(credit.tokens)).1);
+            for taken in held.chain(self.spent.get(&pool).copied()) {
+                want = std::array::from_fn(|at| want[at] - taken[at]);
+            }
+            same(format_args!("left in {pool}"), left, want)?;
+        }
+        Ok(())
+    }
+
     fn check(&mut self, when: &str) {
-        if let Err(wrong) = judge(&mut self.scheduler) {
+        let wrong = judge(&mut self.scheduler).and_then(|()| self.limits_are_what_was_taken());
+        if let Err(wrong) = wrong {
             panic!(
                 "seed {}, {when}: {wrong} at {} in {:?}",
                 self.seed,
@@ -696,15 +773,24 @@ fn same<T: PartialEq + fmt::Debug>(
     ))
 }
 
+fn held(scheduler: &Scheduler) -> impl Iterator<Item = &Credit> {
+    let leases = scheduler.leases.values();
+    leases.filter_map(|lease| match &lease.state {
+        LeaseState::Held { credit, .. } => Some(credit.as_ref()),
+        LeaseState::Parked { .. } | LeaseState::Over | LeaseState::Finished => None,
+    })
+}
+
+fn seq_of(event: &Event) -> JobSeq {
+    match event {
+        Event::Settled { settlement, .. } => settlement.credit.seq,
+        Event::LeaseEnded { seq, .. } => *seq,
+        other => panic!("not an end: {other:?}"),
+    }
+}
+
 fn books_are_what_is_held(scheduler: &Scheduler) -> Result<(), String> {
-    let held: Vec<&Credit> = scheduler
-        .leases
-        .values()
-        .filter_map(|lease| match &lease.state {
-            LeaseState::Held { credit, .. } => Some(credit.as_ref()),
-            LeaseState::Parked { .. } | LeaseState::Over | LeaseState::Finished => None,
-        })
-        .collect();
+    let held: Vec<&Credit> = held(scheduler).collect();
     same(
         format_args!("occupied slots"),
         scheduler.fleet.occupied(),
