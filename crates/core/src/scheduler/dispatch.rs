@@ -56,6 +56,9 @@ impl Scheduler {
         self.account_is_open()?;
         let mut best: [Option<(u64, PoolIx, Turn)>; 3] = [None; 3];
         for pool in self.pools.all() {
+            if self.pool_waits == Some(pool) {
+                continue;
+            }
             let Some(flow) = self.lanes.next(pool, self.complete) else {
                 continue;
             };
@@ -124,7 +127,7 @@ impl Scheduler {
     }
 
     /// Whether calls may be made at all now.
-    fn account_is_open(&mut self) -> Option<()> {
+    pub(super) fn account_is_open(&mut self) -> Option<()> {
         match self.gates.passage(&GateKey::Account, self.now) {
             Passage::Free | Passage::Ajar => {}
             Passage::Shut(until) => {

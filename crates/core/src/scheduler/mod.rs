@@ -321,6 +321,8 @@ pub struct Scheduler {
     gates: Gates,
     /// Jobs that wait for a worker of their own.
     suspects: BTreeSet<JobSeq>,
+    /// A pool that waits for one of them, whose worker is empty.
+    pool_waits: Option<PoolIx>,
     /// Calls that may be on the wire at once.
     window: Window,
     /// When critical work was in line last.
@@ -366,6 +368,7 @@ impl Scheduler {
             fleet: Fleet::default(),
             gates: Gates::default(),
             suspects: BTreeSet::new(),
+            pool_waits: None,
             window: Window::default(),
             critical_at: None,
             slot_shares: Shares::new(config.shares),

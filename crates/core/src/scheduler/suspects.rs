@@ -3,13 +3,15 @@
 //! One of them may be what killed the workers, or it was only there. So before such a job is given up
 //! it runs once more, on a worker that has nothing else: if that one dies too, nobody else is hurt and
 //! the job is the cause. One such job runs at a time, for which one worker is emptied; it does not stand
-//! in line, but is charged to its tenant like any other.
+//! in line, but is charged to its tenant like any other. Once its worker is empty its pool waits for it:
+//! smaller jobs in line would for ever take what it needs.
 
 use super::gates::Passage;
 use super::lanes::Flow;
 use super::picture::{Job, Turn};
 use super::{Scheduler, Why};
 use crate::Millis;
+use crate::breaker::Gate;
 use crate::ids::JobSeq;
 
 /// Whether its pool, or the emptied worker, is ready is looked at this often.
@@ -23,16 +25,31 @@ impl Scheduler {
 
     /// Grants the oldest suspect that can run, once a worker is empty.
     pub(super) fn grant_suspect(&mut self) {
+        self.pool_waits = None;
         if self.suspects.is_empty() || self.fleet.has_loner() {
             return;
         }
         self.ask_again(Some(self.now + LOOK_AGAIN));
+        if self.account_is_open().is_none() {
+            return;
+        }
         let suspects: Vec<JobSeq> = self.suspects.iter().copied().collect();
-        let Some(turn) = suspects.into_iter().find_map(|seq| self.suspect_turn(seq)) else {
+        let turns = suspects
+            .into_iter()
+            .filter_map(|seq| self.suspect_turn(seq));
+        let turns: Vec<Turn> = turns.collect();
+        let has_room = turns.iter().find(|turn| self.suspect_room(turn).is_ok());
+        let Some(&turn) = has_room.or(turns.first()) else {
             return;
         };
         let silence_max = self.config.worker_silence_max;
-        if let Some(worker) = self.fleet.empty(self.now, silence_max) {
+        let Some(worker) = self.fleet.empty(self.now, silence_max) else {
+            return;
+        };
+        if let Err(at) = self.suspect_room(&turn) {
+            self.pool_waits = Some(turn.flow.pool);
+            self.ask_again(at);
+        } else {
             self.suspects.remove(&turn.seq);
             self.fleet.run_alone(&worker);
             let cost = self.jobs[&turn.seq].run_in(turn.flow.pool).cost;
@@ -42,20 +59,30 @@ impl Scheduler {
         }
     }
 
-    /// The flow of a suspect that may run now.
+    fn suspect_room(&mut self, turn: &Turn) -> Result<(), Option<Millis>> {
+        let tokens = self.jobs[&turn.seq].run_in(turn.flow.pool).tokens;
+        self.room(turn.flow, tokens)
+    }
+
+    /// The flow of a suspect that may run now, if there is room.
     fn suspect_turn(&mut self, seq: JobSeq) -> Option<Turn> {
         let flow = self.flow_of_job(seq);
         let job = self.jobs.get(&seq)?;
         if !self.complete[job.priority.index()] || self.tenants.is_at_cap(flow.tenant) {
             return None;
         }
-        let tokens = job.run_in(flow.pool).tokens;
         let gates = Self::gates_of(job, flow.pool);
-        let is_free = gates
-            .iter()
-            .all(|gate| self.gates.passage(gate, self.now) == Passage::Free);
-        let has_room = is_free && self.room(flow, tokens).is_ok();
-        has_room.then_some(Turn { flow, seq })
+        // It may be the probe: perhaps nobody else is there to go.
+        let is_free = gates.iter().all(|gate| {
+            matches!(
+                self.gates.passage(gate, self.now),
+                Passage::Free | Passage::Ajar
+            )
+        });
+        let gate = self.pools.breaker(flow.pool).gate(self.now);
+        let is_well = matches!(gate, Gate::Closed | Gate::HalfOpen);
+        let is_paused = self.pools.limits(flow.pool).paused_until() > self.now;
+        (is_free && is_well && !is_paused).then_some(Turn { flow, seq })
     }
 
     /// What a suspect waits for, if it is one that waits.

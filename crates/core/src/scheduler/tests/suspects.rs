@@ -125,3 +125,87 @@ fn one_that_its_owner_calls_off_or_that_is_late_does_not_wait_any_more() {
     );
     assert_eq!(world.scheduler.suspects.len(), 0);
 }
+
+#[test]
+fn one_goes_to_see_whether_a_gate_is_open_if_nobody_else_does() {
+    let mut world = World::new(few_lives());
+    world.job(1, Priority::Batch, "acme");
+    world.worker("a", 1);
+    kill(&mut world, 1, 1);
+    let credits = world.grants();
+    world.start(&credits[0]);
+    world.job(2, Priority::Batch, "acme");
+    world.worker("b", 1);
+    let other = world.grants();
+    let gone = Pause {
+        scope: Scope::Model,
+        until: 60_000,
+        probe: true,
+    };
+    world.turned_away(&other[0], None, Some(gone), 1_000_000);
+    world.lease_ends(1);
+    assert_eq!(world.grants(), []);
+    world.now = 60_000;
+    world.worker("b", 1);
+    assert_eq!(seqs(&world.grants()), [1]);
+}
+
+#[test]
+fn one_that_is_large_runs_though_small_jobs_take_all_there_is() {
+    let mut world = World::new(Config {
+        default_limits: Limits {
+            requests: 600_000,
+            input_tokens: 60_000,
+            output_tokens: 600_000_000,
+        },
+        ..few_lives()
+    });
+    world.event(Event::Job(JobSeen {
+        tokens: Tokens {
+            input: 9_000,
+            output: 1,
+        },
+        ..seen(1, Priority::Batch, "acme")
+    }));
+    for name in ["a", "b"] {
+        world.worker(name, 4);
+    }
+    kill(&mut world, 1, 1);
+    world.now = 60_000;
+    world.worker("a", 4);
+    kill(&mut world, 1, 1);
+    let pool = world
+        .scheduler
+        .pools
+        .find(&seen(1, Priority::Batch, "acme").pool);
+    let left = world.scheduler.pools(world.now)[0].left[1];
+    let all = Tokens {
+        input: left.unsigned_abs(),
+        output: 0,
+    };
+    world.scheduler.pools.limits(pool.unwrap()).charge(all);
+    for seq in 2..=2_000 {
+        world.job(seq, Priority::Batch, "acme");
+    }
+    let mut running: Vec<(Millis, Credit)> = Vec::new();
+    for _ in 0..1_200 {
+        for name in ["a", "b"] {
+            world.worker(name, 4);
+        }
+        for credit in world.grants() {
+            if credit.seq == JobSeq(1) {
+                return;
+            }
+            running.push((world.now + 2_000, credit));
+        }
+        world.now += 250;
+        let now = world.now;
+        for (_, credit) in running.extract_if(.., |(until, _)| *until <= now) {
+            world.done(&credit);
+        }
+    }
+    panic!(
+        "{} others ran in five minutes",
+        2_000 - world.scheduler.known()
+    );
+}
