@@ -129,9 +129,10 @@ impl Fleet {
             .workers
             .iter_mut()
             .filter(|(_, worker)| worker.slots > 0 && worker.is_there(now, silence_max));
-        // The one that is being emptied already, before others with as little.
-        let (name, worker) =
-            there.min_by_key(|(_, worker)| (worker.emptied_until <= now, worker.live))?;
+        // One that is empty, or else the one that is being emptied already.
+        let (name, worker) = there.min_by_key(|(_, worker)| {
+            (worker.live > 0, worker.emptied_until <= now, worker.live)
+        })?;
         worker.emptied_until = now + EMPTIED_FOR;
         (worker.live == 0).then(|| name.clone())
     }

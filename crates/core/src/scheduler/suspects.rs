@@ -23,6 +23,12 @@ impl Scheduler {
         job.lost > 0 && job.lost + 1 >= self.config.max_deliver
     }
 
+    /// Whether a worker is kept from others, for a job that runs alone or is to.
+    #[must_use]
+    pub fn keeps_a_worker(&self) -> bool {
+        !self.suspects.is_empty() || self.fleet.has_loner()
+    }
+
     /// Grants the oldest suspect that can run, once a worker is empty.
     pub(super) fn grant_suspect(&mut self) {
         self.pool_waits = None;

@@ -209,3 +209,28 @@ fn one_that_is_large_runs_though_small_jobs_take_all_there_is() {
         2_000 - world.scheduler.known()
     );
 }
+
+#[test]
+fn a_worker_that_is_empty_is_taken_before_the_one_that_is_being_emptied() {
+    let mut world = World::new(few_lives());
+    world.job(1, Priority::Batch, "acme");
+    world.worker("a", 1);
+    kill(&mut world, 1, 1);
+    let credits = world.grants();
+    world.start(&credits[0]);
+    for seq in 2..=5 {
+        world.job(seq, Priority::Batch, "acme");
+    }
+    for name in ["b", "c"] {
+        world.worker(name, 2);
+    }
+    let others = world.grants();
+    assert_eq!(others.len(), 4, "and all are busy");
+    world.worker("a", 0);
+    world.lease_ends(1);
+    assert_eq!(world.grants(), [], "one is being emptied");
+    for credit in others.iter().filter(|credit| credit.worker.as_str() == "c") {
+        world.done(credit);
+    }
+    assert_eq!(worker_of(&world.grants(), 1), Some("c"));
+}
