@@ -142,6 +142,12 @@ impl Leader {
         }
     }
 
+    /// Whether a worker with free slots may get nothing, because a job has to run alone.
+    pub(crate) fn keeps_a_worker(&self) -> bool {
+        let run = self.run.as_ref();
+        run.is_some_and(|run| run.core.keeps_a_worker())
+    }
+
     /// The minutes it measured.
     pub(crate) fn fairness(&mut self, now: Millis) -> Vec<Window> {
         let local = self.local(now);

@@ -581,7 +581,10 @@ impl World {
 
     fn check_waiting(&mut self) {
         let Some(tick) = self.plan.tick else { return };
-        let steady = self.leader_is_steady();
+        let keeps = self
+            .leading()
+            .is_some_and(|index| self.leaders[index].keeps_a_worker());
+        let steady = self.leader_is_steady() && !keeps;
         let free = if steady { self.free_slots() } else { 0 };
         let kept = slots_kept(self.workers.iter().map(|worker| worker.slots).sum());
         let mut in_flight: BTreeMap<TenantId, u32> = BTreeMap::new();
