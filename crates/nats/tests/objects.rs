@@ -15,7 +15,7 @@ async fn everything_is_made_once_and_then_found_as_wanted() {
     let options = ObjectOptions::default();
 
     let first = objects::ensure(&test.nats, &options).await.unwrap();
-    assert_eq!(first.created.len(), 12, "{first}");
+    assert_eq!(first.created.len(), 13, "{first}");
     assert_eq!(
         (&first.unchanged[..], &first.differences[..]),
         (&[][..], &[][..]),
