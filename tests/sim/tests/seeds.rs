@@ -8,7 +8,7 @@ mod judge;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fairlane_core::JobSeq;
-use fairlane_sim_tests::{Tally, World, seeds};
+use fairlane_sim_tests::{Fault, Tally, World, seeds};
 
 /// Worlds per run, unless the environment says otherwise.
 const SEEDS: u64 = 3_000;
@@ -86,5 +86,28 @@ fn saturated_worlds_are_fair_and_within_their_limits() {
             .and_then(|()| world.check_safety())
             .and_then(|()| judge::saturated(&world))
             .unwrap_or_else(|broken| panic!("saturated seed {seed}: {broken}"));
+    }
+}
+
+/// Whoever leads, and however it came to that, the books go on.
+#[test]
+fn the_limits_hold_across_changes_of_leaders() {
+    let count = number("FAIRLANE_SIM_SEEDS").unwrap_or(SEEDS) / 100;
+    for seed in 0..count.max(10) {
+        let mut plan = seeds::saturated(seed);
+        plan.leaders = 2;
+        let quarter = plan.until / 4;
+        plan.faults = vec![
+            (quarter, Fault::KillLeader { restart: 1_000 }),
+            (2 * quarter, Fault::HandOver),
+            (3 * quarter, Fault::PauseLeader { length: 5_000 }),
+        ];
+        let mut world = World::new(plan);
+        world
+            .run()
+            .and_then(|()| world.check_safety())
+            .and_then(|()| judge::limits_across_leaders(&world))
+            .unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
+        assert_eq!(world.tally.terms, 4, "seed {seed}");
     }
 }
