@@ -395,6 +395,31 @@ mod tests {
     }
 
     #[test]
+    fn a_flow_that_is_held_back_works_off_no_debt_meanwhile() {
+        let mut ring = Drr::new(QUANTUM);
+        let head = |since| Head {
+            cost: Cost(5_000),
+            since,
+        };
+        ring.correct(FlowKey(0), Weight::ONE, Cost(40_000));
+        ring.wait(FlowKey(1), Weight::ONE, head(1));
+        let serve_other = |ring: &mut Drr, since| {
+            ring.serve(FlowKey(1));
+            ring.wait(FlowKey(1), Weight::ONE, head(since));
+        };
+        for turn in 0..100 {
+            serve_other(&mut ring, 2 + turn);
+        }
+        ring.wait(FlowKey(0), Weight::ONE, head(0));
+        let mut first = 0;
+        while ring.next() == Some(FlowKey(1)) {
+            serve_other(&mut ring, 200 + first);
+            first += 1;
+        }
+        assert_eq!(first, 9, "eight rounds for the debt, one for the turn");
+    }
+
+    #[test]
     fn a_flow_whose_jobs_cost_four_times_the_estimate_gets_no_more_than_its_share() {
         let mut ring = Drr::new(QUANTUM);
         let mut service = [0_i64; 2];
