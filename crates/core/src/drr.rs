@@ -416,7 +416,7 @@ mod tests {
             serve_other(&mut ring, 200 + first);
             first += 1;
         }
-        assert_eq!(first, 9, "eight rounds for the debt, one for the turn");
+        assert_eq!(first, 8, "a round for each 5 000 of the debt");
     }
 
     #[test]
