@@ -22,6 +22,7 @@ pub mod job;
 pub mod learn;
 pub mod limiter;
 pub mod models;
+pub mod oversize;
 pub mod pace;
 pub mod price;
 pub mod recent;

@@ -227,12 +227,12 @@ impl Store {
         for (name, value) in accept.headers.to_pairs() {
             headers.insert(name, value);
         }
-        let body = submitted.body.clone();
+        let body = accept.body.as_ref().unwrap_or(submitted.body);
         let publish = |headers, body| self.jobs.publish(&subject, Some(id), headers, body);
-        let mut stored = publish(headers.clone(), body).await;
+        let mut stored = publish(headers.clone(), body.clone()).await;
         if let Err(WriteError::TooLarge { .. }) = stored {
-            // It was published with fewer headers than a job has.
-            self.set_aside(&accept.tenant, submitted, &mut headers)
+            // It was published with fewer headers than a job has, or in an object.
+            self.set_aside(&accept.tenant, submitted.arrival, body, &mut headers)
                 .await?;
             stored = publish(headers, Bytes::new()).await;
         }

@@ -10,7 +10,7 @@ use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::{Delivery, HeaderMap, Nats, PullOptions, Puller, StoredMessage};
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::health::Check;
-use fairlane_runtime::{CatalogError, catalog, fallback_kinds};
+use fairlane_runtime::{CatalogError, catalog, fallback_kinds, oversize_cuts};
 use fairlane_runtime::{Metrics, Shutdown, TraceContext};
 use fairlane_wire::letter::{DeadReason, Failure};
 use fairlane_wire::names::header;
@@ -60,10 +60,11 @@ impl Producer {
     /// A producer for the namespace of `nats`.
     ///
     /// # Errors
-    /// [`CatalogError`] if `settings.models` is wrong.
+    /// [`CatalogError`] if `settings.models`, `.fallback` or `.kinds` is wrong.
     pub fn new(settings: &Settings, nats: &Nats, metrics: Metrics) -> Result<Self, CatalogError> {
         let kinds = fallback_kinds(&settings.fallback)?;
-        let intake = Intake::new(catalog(&settings.models)?, kinds, settings);
+        let cuts = oversize_cuts(&settings.kinds)?;
+        let intake = Intake::new(catalog(&settings.models)?, kinds, cuts, settings);
         Ok(Self {
             shared: Arc::new(Shared {
                 intake: Arc::new(intake),

@@ -134,11 +134,12 @@ impl Store {
     pub(crate) async fn set_aside(
         &self,
         tenant: &TenantId,
-        submitted: &Submitted<'_>,
+        arrival: &Arrival,
+        body: &Bytes,
         headers: &mut HeaderMap,
     ) -> Result<(), Trouble> {
-        let name = format!("{tenant}.{}", submitted.arrival.assigned_id());
-        self.payloads.put(&name, submitted.body, usize::MAX).await?;
+        let name = format!("{tenant}.{}", arrival.assigned_id());
+        self.payloads.put(&name, body, usize::MAX).await?;
         headers.insert(header::CLAIM, name);
         Ok(())
     }

@@ -6,6 +6,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use common::{World, get, headers, id, job, keyed, record_headers, start_with, tenant};
 use fairlane_core::JobSeq;
 use fairlane_nats::embedded::ServerOptions;
@@ -265,6 +266,50 @@ async fn a_body_in_an_object_is_measured_and_stays_there() {
     let found = JobHeaders::parse(|name| get(&jobs[0], name)).unwrap();
     assert_eq!(found.claim.as_deref(), Some("acme.1"));
     assert!(found.tokens.input > 100_000, "{:?}", found.tokens);
+    producer.end();
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_long_for_its_model_is_cut_and_the_record_says_so() {
+    let world = World::new().await;
+    let mut long = job("a");
+    long["request"]["messages"][0]["content"] = "水🌊é".repeat(300_000).into();
+    let body = Bytes::from(long.to_string());
+    let payloads = world.nats.payloads();
+    payloads.put("acme.1", &body, usize::MAX).await.unwrap();
+    world
+        .publish("acme", headers(&[("Fl-Claim", "acme.1")]), b"")
+        .await;
+    let mut settings = Settings::default();
+    let kind = fairlane_runtime::config::JobKind {
+        oversize: "truncate".to_owned(),
+        ..Default::default()
+    };
+    settings.kinds.insert("tagging".to_owned(), kind);
+    let producer = start_with(&world.nats, &settings);
+    world.settled().await;
+
+    let jobs = world.jobs().await;
+    assert_eq!(jobs.len(), 1);
+    let found = JobHeaders::parse(|name| get(&jobs[0], name)).unwrap();
+    // Fewer characters, but still too many bytes for a message.
+    let name = found.claim.as_deref().filter(|name| *name != "acme.1");
+    let stored = match name {
+        Some(name) => payloads.get(name, usize::MAX).await.unwrap(),
+        None => jobs[0].payload.clone(),
+    };
+    let stored: serde_json::Value = serde_json::from_slice(&stored).unwrap();
+    let kept = stored["request"]["messages"][0]["content"]
+        .as_str()
+        .unwrap();
+    let chars = kept.chars().count() as u64;
+    assert!((180_000..190_000).contains(&chars), "{chars}");
+    let record = world.record("a").await.unwrap();
+    let truncated = &record.truncated[0];
+    assert_eq!(truncated.field, "request.messages[0].content");
+    assert_eq!((truncated.from_chars, truncated.to_chars), (900_000, chars));
+    assert_eq!(found.truncated, record.truncated);
+    assert!(world.letters().await.is_empty());
     producer.end();
 }
 

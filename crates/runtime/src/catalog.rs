@@ -7,6 +7,7 @@ use fairlane_core::fallback::Kinds;
 use fairlane_core::models::{
     Catalog, Lifecycle, Model, Prefill, Sampling, Support, Thinking, ThinkingDefault,
 };
+use fairlane_core::oversize::{Cuts, Place};
 use fairlane_core::{Kind, ModelId, NameError, PoolId};
 
 /// A model of the configuration that cannot be used.
@@ -34,6 +35,12 @@ pub enum CatalogError {
     Thinking { model: String, value: String },
     #[error("fallback.kinds names no kind of job")]
     Kind(#[source] NameError),
+    #[error("kinds: the key is not a kind of job")]
+    JobKind(#[source] NameError),
+    #[error(
+        "kinds.{kind}.oversize_fields is {value:?}; give some of last_user_message, messages, system, comma separated"
+    )]
+    OversizeFields { kind: String, value: String },
 }
 
 /// The built-in models with `changes` applied.
@@ -91,6 +98,28 @@ pub fn configured(
 pub fn fallback_kinds(fallback: &config::Fallback) -> Result<Kinds, CatalogError> {
     let kinds = list(&fallback.kinds).map(|kind| Kind::parse(kind).map_err(CatalogError::Kind));
     Ok(Kinds::of(kinds.collect::<Result<Vec<_>, _>>()?))
+}
+
+/// Where jobs that are too long for their model may be cut.
+///
+/// # Errors
+/// [`CatalogError::JobKind`], [`CatalogError::OversizeFields`].
+pub fn oversize_cuts(kinds: &BTreeMap<String, config::JobKind>) -> Result<Cuts, CatalogError> {
+    let mut cuts = Vec::new();
+    for (name, settings) in kinds {
+        let kind = Kind::parse(name).map_err(CatalogError::JobKind)?;
+        let value = &settings.oversize_fields;
+        let places: Option<Vec<Place>> = list(value).map(Place::parse).collect();
+        let places = places.filter(|places| !places.is_empty());
+        let places = places.ok_or_else(|| CatalogError::OversizeFields {
+            kind: name.clone(),
+            value: value.clone(),
+        })?;
+        if settings.oversize == "truncate" {
+            cuts.push((kind, places));
+        }
+    }
+    Ok(Cuts::of(cuts))
 }
 
 fn list(text: &str) -> impl Iterator<Item = &str> {
@@ -342,5 +371,33 @@ mod tests {
             kinds: "a b".into(),
         };
         assert!(fallback_kinds(&wrong).is_err());
+    }
+
+    #[test]
+    fn only_kinds_that_say_so_are_cut_and_a_wrong_place_is_named() {
+        let kind = |oversize: &str, fields: &str| config::JobKind {
+            oversize: oversize.into(),
+            oversize_fields: fields.into(),
+        };
+        let cuts = |name: &str, kind| oversize_cuts(&BTreeMap::from([(name.to_owned(), kind)]));
+        let tagging = Kind::parse("tagging").unwrap();
+        let both = cuts("tagging", kind("truncate", "system, last_user_message")).unwrap();
+        assert_eq!(
+            both.places(&tagging),
+            [Place::System, Place::LastUserMessage]
+        );
+        assert_eq!(both.places(&Kind::parse("other").unwrap()), []);
+        for reject in [kind("reject", "system"), config::JobKind::default()] {
+            assert_eq!(cuts("tagging", reject).unwrap(), Cuts::default());
+        }
+        for fields in ["prompt", " , "] {
+            let wrong = cuts("tagging", kind("truncate", fields)).unwrap_err();
+            assert!(
+                wrong
+                    .to_string()
+                    .starts_with("kinds.tagging.oversize_fields is")
+            );
+        }
+        assert!(cuts("a b", config::JobKind::default()).is_err());
     }
 }

@@ -130,6 +130,7 @@ impl Job {
         let (tenant, job) = (self.tenant.clone(), headers.job.clone());
         JobRecord {
             parent: headers.parent.clone(),
+            truncated: headers.truncated.clone(),
             ..JobRecord::new(tenant, job, Phase::Queued, headers.accepted_ms).describing(
                 &headers.kind,
                 self.priority,

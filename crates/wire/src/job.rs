@@ -1,9 +1,10 @@
-//! A job in the job stream: its body is the submission byte for byte, its headers are what the
-//! producer found out. The scheduler reads headers only, the worker reads both.
+//! A job in the job stream: its body is the submission byte for byte (unless its text was cut to fit
+//! the model), its headers are what the producer found out. The scheduler reads headers only, the worker reads both.
 
 use fairlane_core::{JobId, Kind, ModelId, PoolId, Tokens};
 use sha2::{Digest, Sha256};
 
+use crate::cut::Truncation;
 use crate::header;
 use crate::lineage::Redrive;
 use crate::record::Link;
@@ -30,6 +31,8 @@ pub struct JobHeaders {
     pub redrive: Option<Redrive>,
     /// The job that this one comes from.
     pub parent: Option<Link>,
+    /// Texts of the submission that were cut.
+    pub truncated: Vec<Truncation>,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
 }
@@ -82,6 +85,12 @@ impl JobHeaders {
                 self.redrive.as_ref().map(Redrive::to_value),
             ),
             (header::PARENT, self.parent.as_ref().map(Link::to_header)),
+            (
+                header::TRUNCATED,
+                (!self.truncated.is_empty()).then(|| {
+                    serde_json::to_string(&self.truncated).expect("a list of plain structs")
+                }),
+            ),
             (header::TRACEPARENT, self.traceparent.clone()),
             (header::TRACESTATE, self.tracestate.clone()),
         ];
@@ -161,6 +170,13 @@ impl JobHeaders {
                     Link::parse(value).ok_or_else(|| wrong(header::PARENT, value, right))
                 })
                 .transpose()?,
+            truncated: get(header::TRUNCATED)
+                .map(|value| {
+                    let right = "a JSON list of texts that were cut";
+                    serde_json::from_str(value).map_err(|_| wrong(header::TRUNCATED, value, right))
+                })
+                .transpose()?
+                .unwrap_or_default(),
             traceparent: get(header::TRACEPARENT).map(str::to_owned),
             tracestate: get(header::TRACESTATE).map(str::to_owned),
         })
@@ -234,6 +250,11 @@ mod tests {
                 job: JobId::parse("wp-1").unwrap(),
                 sequence: Some(3),
             }),
+            truncated: vec![Truncation {
+                field: "request.system".into(),
+                from_chars: 900,
+                to_chars: 300,
+            }],
             traceparent: None,
             tracestate: None,
         }
@@ -253,7 +274,8 @@ mod tests {
              Fl-Accepted: 1700000000000\nFl-Fallback-Model: claude-haiku-5-5\n\
              Fl-Fallback-Pool: haiku-5.5\nFl-Fallback-Input-Tokens: 156\n\
              Fl-Fallback-Output-Tokens: 78\nFl-Deadline: 1700000600000\n\
-             Fl-Parent: again wp-1 3"
+             Fl-Parent: again wp-1 3\n\
+             Fl-Truncated: [{\"field\":\"request.system\",\"from_chars\":900,\"to_chars\":300}]"
         );
         let get = |name: &str| {
             pairs

@@ -405,6 +405,8 @@ pub mod header {
     pub const CLAIM: &str = "Fl-Claim";
     /// The job that this one comes from, and how.
     pub const PARENT: &str = "Fl-Parent";
+    /// Texts of the submission that were cut to fit the model.
+    pub const TRUNCATED: &str = "Fl-Truncated";
     /// Phase of a job record, so that many can be followed without their bodies.
     pub const PHASE: &str = "Fl-Phase";
     /// Reason of a dead letter, on the letter and on the record of its job.

@@ -4,6 +4,7 @@ use fairlane_core::{JobId, Kind, ModelId, Priority, TenantId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::cut::Truncation;
 use crate::letter::{Failure, TRIES_MAX, Try};
 use crate::names::Namespace;
 use crate::notice::Notice;
@@ -320,6 +321,9 @@ pub struct JobRecord {
     /// Object that holds the body, kept to run the job again on the model it was meant for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_claim: Option<String>,
+    /// Texts of the request that were cut to fit the model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub truncated: Vec<Truncation>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
@@ -374,6 +378,7 @@ impl JobRecord {
             result: None,
             result_claim: None,
             body_claim: None,
+            truncated: Vec::new(),
             failure: None,
             same_as: None,
             parent: None,
@@ -551,6 +556,20 @@ mod tests {
         ] {
             assert!(text.contains(part), "{text}");
         }
+        assert_eq!(JobRecord::from_json(text.as_bytes()).unwrap(), record);
+    }
+
+    #[test]
+    fn a_job_that_was_cut_as_it_is_stored() {
+        let mut record = record(Phase::Queued);
+        record.truncated = vec![Truncation {
+            field: "request.messages[0].content".into(),
+            from_chars: 900_000,
+            to_chars: 600_000,
+        }];
+        let text = stored(&record);
+        let cut = r#""truncated":[{"field":"request.messages[0].content","from_chars":900000,"to_chars":600000}]"#;
+        assert!(text.contains(cut), "{text}");
         assert_eq!(JobRecord::from_json(text.as_bytes()).unwrap(), record);
     }
 

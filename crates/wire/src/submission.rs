@@ -520,6 +520,22 @@ fn check_messages(request: &Map<String, Value>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// `body`, which parsed, with another request: in the long form, whatever form it had.
+///
+/// # Errors
+/// The JSON error, if it did not parse.
+pub fn with_request(
+    body: &[u8],
+    request: &Map<String, Value>,
+) -> Result<Vec<u8>, serde_json::Error> {
+    let mut fields: Map<String, Value> = serde_json::from_slice(body)?;
+    for field in ["prompt", "model", "max_tokens", "system"] {
+        fields.remove(field);
+    }
+    fields.insert("request".to_owned(), Value::Object(request.clone()));
+    serde_json::to_vec(&fields)
+}
+
 /// Characters of text in a request that the model will read, and the number of its images.
 ///
 /// Base64 data is not text: an image is counted as one image, whatever its size in bytes.
@@ -598,6 +614,17 @@ mod tests {
         let job = parse(body.as_bytes(), &acme()).unwrap();
         assert_eq!(job.max_tokens, DEFAULT_MAX_TOKENS);
         assert_eq!(job.request["messages"][0]["content"], "hi");
+    }
+
+    #[test]
+    fn another_request_takes_the_place_of_either_form() {
+        let short = r#"{"origin":"scheduled","kind":"tagging","prompt":"hi","model":"m","system":"s","metadata":7}"#;
+        for body in [GOOD, short] {
+            let mut job = parse(body.as_bytes(), &acme()).unwrap();
+            job.request["messages"][0]["content"] = "h".into();
+            let body = with_request(body.as_bytes(), &job.request).unwrap();
+            assert_eq!(parse(&body, &acme()), Ok(job));
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub(crate) fn record(credit: &Credit, headers: &JobHeaders, attempts_max: u32) -
         ambiguous: before.min(1),
         deliveries: before,
         parent: headers.parent.clone(),
+        truncated: headers.truncated.clone(),
         ..record.describing(&headers.kind, credit.priority, &headers.model)
     }
 }

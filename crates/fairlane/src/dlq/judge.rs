@@ -6,7 +6,7 @@ use fairlane_core::price::{PriceTable, Terms, Usage};
 use fairlane_letters::ready::{Judge, Size};
 use fairlane_nats::HeaderMap;
 use fairlane_producer::intake::{Arrival, Body, Decision, Intake};
-use fairlane_runtime::{TraceContext, catalog, fallback_kinds};
+use fairlane_runtime::{TraceContext, catalog, fallback_kinds, oversize_cuts};
 use fairlane_wire::{Failure, Namespace};
 
 use super::now_ms;
@@ -28,8 +28,10 @@ impl Producers {
         let catalog = catalog.map_err(|error| Stop::new(Exit::Usage, error))?;
         let kinds = fallback_kinds(&target.settings().fallback);
         let kinds = kinds.map_err(|error| Stop::new(Exit::Usage, error))?;
+        let cuts = oversize_cuts(&target.settings().kinds);
+        let cuts = cuts.map_err(|error| Stop::new(Exit::Usage, error))?;
         Ok(Self {
-            intake: Intake::new(catalog.clone(), kinds, target.settings()),
+            intake: Intake::new(catalog.clone(), kinds, cuts, target.settings()),
             names: names.clone(),
             catalog,
             prices: PriceTable::default(),

@@ -11,8 +11,10 @@ mod size;
 #[cfg(test)]
 mod tests;
 
+use bytes::Bytes;
 use fairlane_core::fallback::Kinds;
 use fairlane_core::models::Catalog;
+use fairlane_core::oversize::Cuts;
 use fairlane_core::{JobId, Priority, TenantId, Tokens, classify};
 use fairlane_runtime::TraceContext;
 use fairlane_runtime::config::Settings;
@@ -53,6 +55,8 @@ pub struct Accept {
     pub headers: JobHeaders,
     /// Queued; its sequence is for the job stream to give.
     pub record: JobRecord,
+    /// Body to store instead of the one that was published: its text was cut to fit the model.
+    pub body: Option<Bytes>,
 }
 
 /// A submission that cannot become a job.
@@ -83,17 +87,20 @@ impl Refuse {
 pub struct Intake {
     catalog: Catalog,
     kinds: Kinds,
+    cuts: Cuts,
     body_bytes_max: usize,
     nesting_max: usize,
 }
 
 impl Intake {
-    /// A judge for jobs of the models in `catalog`, of which those of `kinds` may fall back.
+    /// A judge for jobs of the models in `catalog`, of which those of `kinds` may fall back and those of
+    /// `cuts` be cut.
     #[must_use]
-    pub fn new(catalog: Catalog, kinds: Kinds, settings: &Settings) -> Self {
+    pub fn new(catalog: Catalog, kinds: Kinds, cuts: Cuts, settings: &Settings) -> Self {
         Self {
             catalog,
             kinds,
+            cuts,
             body_bytes_max: usize::try_from(settings.producer.body_bytes_max).unwrap_or(usize::MAX),
             nesting_max: settings.producer.nesting_max as usize,
         }
@@ -118,10 +125,11 @@ impl Intake {
             Ok(tenant) => tenant,
             Err(failure) => return refused(arrival, None, &body, failure, now_ms),
         };
-        let job = match self.parse(&body, tenant) {
+        let mut job = match self.parse(&body, tenant) {
             Ok(job) => job,
             Err(failure) => return refused(arrival, Some(tenant), &body, failure, now_ms),
         };
+        let shortened = self.shorten(&mut job, &body);
         let id = arrival.id_of(&job);
         // Nobody waits for it any more: what is sent again takes the place behind all others.
         let priority = match arrival.redrive {
@@ -138,11 +146,19 @@ impl Intake {
         match self.headers(arrival, &job, id, trace, now_ms) {
             Ok(mut headers) => {
                 headers.fallback = fallback::choose(&self.catalog, &self.kinds, &job, &mut record);
+                let body = shortened.map(|shortened| {
+                    // The object, if there is one, holds what was published.
+                    headers.claim = None;
+                    headers.truncated.clone_from(&shortened.truncated);
+                    record.truncated = shortened.truncated;
+                    shortened.body
+                });
                 Decision::Accept(Box::new(Accept {
                     tenant: tenant.clone(),
                     priority,
                     headers,
                     record,
+                    body,
                 }))
             }
             Err(failure) => Decision::Refuse(Box::new(refusal(arrival, record, failure, now_ms))),
@@ -160,6 +176,13 @@ impl Intake {
         let job = submission::parse(bytes, tenant)?;
         size::check_nesting(bytes, self.nesting_max)?;
         Ok(job)
+    }
+
+    /// Cuts a job that does not fit its model, if its kind allows that.
+    fn shorten(&self, job: &mut Submission, body: &Body<'_>) -> Option<size::Shortened> {
+        let (Body::Here(bytes) | Body::Unusable(bytes, _)) = body;
+        let model = self.catalog.find(job.model.as_str())?;
+        size::shorten(job, bytes, self.cuts.places(&job.kind), model)
     }
 
     /// The checks that need the model or the time, and what they find out.
@@ -205,6 +228,7 @@ impl Intake {
             claim: arrival.claim_name().map(str::to_owned),
             redrive: arrival.redrive.clone(),
             parent: arrival.parent.clone(),
+            truncated: Vec::new(),
             traceparent: Some(trace.traceparent().to_owned()),
             tracestate: trace.tracestate().map(str::to_owned),
         })
@@ -214,7 +238,7 @@ impl Intake {
 impl Accept {
     /// The refusal of an acceptable job that the tenant's full lane has no room for.
     #[must_use]
-    pub fn backlog_full(self, arrival: &Arrival, jobs_max: Option<u64>, now_ms: u64) -> Refuse {
+    pub fn backlog_full(mut self, arrival: &Arrival, jobs_max: Option<u64>, now_ms: u64) -> Refuse {
         let Self {
             tenant, priority, ..
         } = &self;
@@ -227,6 +251,8 @@ impl Accept {
             format!("tenant {tenant} has {limit}"),
         )
         .fix("wait until some of them have run, then publish this one again");
+        // The letter holds what was published.
+        self.record.truncated.clear();
         refusal(arrival, self.record, failure, now_ms)
     }
 }

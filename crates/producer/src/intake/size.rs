@@ -1,23 +1,25 @@
 //! How large a job is, in bytes, levels and tokens, and which of that its model does not take.
 
+use bytes::Bytes;
 use fairlane_core::models::{Catalog, Lifecycle, Model};
+use fairlane_core::oversize::Place;
+use fairlane_wire::cut::{Truncation, cut};
 use fairlane_wire::letter::{DeadReason, Failure};
-use fairlane_wire::submission::{Submission, measure};
+use fairlane_wire::submission::{Submission, measure, with_request};
+use serde_json::{Map, Value};
 
 /// Tokens the upstream adds around the messages.
 const FRAME_TOKENS: u64 = 16;
+/// What is cut leaves this part of the context free, because tokens are only estimated.
+const MARGIN_PARTS: u64 = 20;
 /// Models named when the one asked for is not known.
 const SUGGESTIONS_MAX: usize = 3;
 
 /// Estimated tokens of everything the model will read.
 pub(super) fn input_tokens(job: &Submission, model: &Model) -> u64 {
     let measure = measure(&job.request);
-    let schema = job
-        .output_schema
-        .as_ref()
-        .map_or(0, |schema| schema.to_string().chars().count() as u64);
     model
-        .tokens_of_chars(measure.characters.saturating_add(schema))
+        .tokens_of_chars(measure.characters.saturating_add(schema_chars(job)))
         .saturating_add(measure.images.saturating_mul(model.image_tokens))
         .saturating_add(FRAME_TOKENS)
 }
@@ -38,6 +40,55 @@ pub(super) fn check_context(input: u64, max_tokens: u64, model: &Model) -> Resul
     .detail("context")
     .field("request.messages")
     .fix("shorten it, or use a model with a larger context"))
+}
+
+/// A job that did not fit its model, after its text was cut.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Shortened {
+    /// To be stored instead of what was published.
+    pub(super) body: Bytes,
+    pub(super) truncated: Vec<Truncation>,
+}
+
+/// Cuts `job`, published as `body`, at `places` if it does not fit `model`. None, and the job as it was,
+/// if it fits or cannot be cut enough.
+pub(super) fn shorten(
+    job: &mut Submission,
+    body: &[u8],
+    places: &[Place],
+    model: &Model,
+) -> Option<Shortened> {
+    if places.is_empty() || check_context(input_tokens(job, model), job.max_tokens, model).is_ok() {
+        return None;
+    }
+    let schema = schema_chars(job);
+    let room = model.context_tokens - model.context_tokens / MARGIN_PARTS;
+    let fits = |request: &Map<String, Value>| {
+        let tokens = careful_tokens(request, schema, model);
+        tokens.saturating_add(job.max_tokens) <= room
+    };
+    let mut request = job.request.clone();
+    let truncated = cut(&mut request, places, fits)?;
+    let body = with_request(body, &request).ok()?.into();
+    job.request = request;
+    Some(Shortened { body, truncated })
+}
+
+/// As [`input_tokens`], with a token for each character that is not ASCII: of a text that is to be cut
+/// to what just fits, the estimate must not be too low in any language.
+fn careful_tokens(request: &Map<String, Value>, schema_chars: u64, model: &Model) -> u64 {
+    let measure = measure(request);
+    let plain = measure.characters.saturating_sub(measure.not_ascii);
+    model
+        .tokens_of_chars(plain.saturating_add(schema_chars))
+        .saturating_add(measure.not_ascii)
+        .saturating_add(measure.images.saturating_mul(model.image_tokens))
+        .saturating_add(FRAME_TOKENS)
+}
+
+fn schema_chars(job: &Submission) -> u64 {
+    let schema = job.output_schema.as_ref();
+    schema.map_or(0, |schema| schema.to_string().chars().count() as u64)
 }
 
 pub(super) fn too_long_an_answer(max_tokens: u64, model: &Model) -> Failure {

@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
 
+use fairlane_core::Kind;
+use fairlane_core::oversize::Place;
 use fairlane_nats::HeaderMap;
 use fairlane_wire::names::{Namespace, header};
 use serde_json::{Value, json};
@@ -10,7 +12,12 @@ const NOW_MS: u64 = 1_700_000_100_000;
 const STORED_MS: u64 = 1_700_000_000_000;
 
 fn intake() -> Intake {
-    Intake::new(Catalog::default(), Kinds::default(), &Settings::default())
+    Intake::new(
+        Catalog::default(),
+        Kinds::default(),
+        Cuts::default(),
+        &Settings::default(),
+    )
 }
 
 fn trace() -> TraceContext {
@@ -285,7 +292,12 @@ fn size_and_depth_of_a_body_are_bounded_by_the_configuration() {
     let mut settings = Settings::default();
     settings.producer.body_bytes_max = 1_024;
     settings.producer.nesting_max = 5;
-    let intake = Intake::new(Catalog::default(), Kinds::default(), &settings);
+    let intake = Intake::new(
+        Catalog::default(),
+        Kinds::default(),
+        Cuts::default(),
+        &settings,
+    );
     let reason = |body: &Value| {
         let body = body.to_string();
         match intake.decide(&arrival(), Body::Here(body.as_bytes()), &trace(), NOW_MS) {
@@ -441,4 +453,108 @@ fn eight_hundred_wallpapers_are_judged_as_expected() {
         refused[&621].1.field.as_deref(),
         Some("request.messages[0].content")
     );
+}
+
+/// A judge that cuts the kind of [`job`].
+fn cutting(places: &[Place]) -> Intake {
+    let cuts = Cuts::of([(Kind::parse("tagging").unwrap(), places.to_vec())]);
+    Intake::new(
+        Catalog::default(),
+        Kinds::default(),
+        cuts,
+        &Settings::default(),
+    )
+}
+
+#[test]
+fn a_job_of_a_kind_that_may_be_cut_is_cut_to_what_fits_with_a_margin() {
+    let intake = cutting(&[Place::LastUserMessage]);
+    let claimed = arrival_with("acme", &[("Fl-Claim", "acme.1")]);
+    // 190 000 tokens, less 1 000 for the answer, 16 of the frame and 15 characters of names: in the first
+    // case at 3.4 characters a token, in the second one at one.
+    for (text, chars, kept) in [("x", 800_000, 642_530), ("水", 700_000, 188_979)] {
+        let body = job(json!({"metadata": 7, "request": {
+            "messages": [{"role": "user", "content": text.repeat(chars)}],
+        }}));
+        let body = body.to_string();
+        let decision = intake.decide(&claimed, Body::Here(body.as_bytes()), &trace(), NOW_MS);
+        let Decision::Accept(accept) = decision else {
+            panic!("{decision:?}");
+        };
+        let truncated = &accept.record.truncated;
+        assert_eq!(accept.headers.truncated, *truncated);
+        assert_eq!(truncated.len(), 1);
+        assert_eq!(truncated[0].field, "request.messages[0].content");
+        assert_eq!(truncated[0].from_chars, chars as u64);
+        assert_eq!(truncated[0].to_chars, kept, "{text}");
+        assert_eq!(accept.headers.claim, None, "the object holds another body");
+        let body = accept.body.unwrap();
+        let cut = submission::parse(&body, &accept.tenant).unwrap();
+        assert_eq!(cut.metadata, Some(json!(7)));
+        let content = cut.request["messages"][0]["content"].as_str().unwrap();
+        assert_eq!(content, text.repeat(usize::try_from(kept).unwrap()));
+        // What is stored would be taken as it is.
+        let again = intake.decide(&arrival(), Body::Here(&body), &trace(), NOW_MS);
+        let Decision::Accept(again) = again else {
+            panic!("{again:?}");
+        };
+        assert_eq!(again.body, None);
+        assert_eq!(again.headers.tokens, accept.headers.tokens);
+    }
+}
+
+#[test]
+fn what_may_not_be_cut_or_not_enough_is_turned_away_whole() {
+    let long = "x".repeat(800_000);
+    let in_system = json!({"request": {"system": long}});
+    let other_kind = json!({"kind": "translation", "request": {
+        "messages": [{"role": "user", "content": long}],
+    }});
+    let intake = cutting(&[Place::LastUserMessage]);
+    for changes in [in_system, other_kind] {
+        let body = job(changes).to_string();
+        let decision = intake.decide(&arrival(), Body::Here(body.as_bytes()), &trace(), NOW_MS);
+        let Decision::Refuse(refuse) = decision else {
+            panic!("{decision:?}");
+        };
+        assert_eq!(refuse.letter.failure.reason, DeadReason::Oversize);
+        assert_eq!(refuse.record.unwrap().truncated, []);
+    }
+}
+
+#[test]
+fn a_job_that_fits_is_stored_as_it_was_published_whatever_its_kind() {
+    let body = job(json!({})).to_string();
+    let intake = cutting(&Place::ALL);
+    let decision = intake.decide(&arrival(), Body::Here(body.as_bytes()), &trace(), NOW_MS);
+    let Decision::Accept(accept) = decision else {
+        panic!("{decision:?}");
+    };
+    assert_eq!((accept.body, accept.record.truncated), (None, vec![]));
+}
+
+#[test]
+fn the_oversize_wallpaper_is_cut_if_its_kind_allows_that() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/data/wallpapers-800.jsonl"
+    );
+    let bytes = std::fs::read(path).unwrap();
+    let line = bytes.split(|byte| *byte == b'\n').nth(204).unwrap();
+    let tenant = submission::peek(line).tenant.unwrap();
+    let kind = serde_json::from_slice::<Value>(line).unwrap()["kind"].clone();
+    let cuts = Cuts::of([(
+        Kind::parse(kind.as_str().unwrap()).unwrap(),
+        vec![Place::LastUserMessage],
+    )]);
+    let settings = Settings::default();
+    let intake = Intake::new(Catalog::default(), Kinds::default(), cuts, &settings);
+    let arrival = arrival_with(&tenant, &[]);
+    let decision = intake.decide(&arrival, Body::Here(line), &trace(), NOW_MS);
+    let Decision::Accept(accept) = decision else {
+        panic!("{decision:?}");
+    };
+    assert_eq!(accept.headers.job.as_str(), "wp-0204");
+    assert!(accept.headers.tokens.input + 128 <= 190_000);
+    assert!(accept.body.unwrap().len() < line.len());
 }

@@ -25,8 +25,9 @@ use config::{File, FileFormat, Source, Value, ValueKind};
 
 pub use error::{ConfigError, Origin, Problem};
 pub use settings::{
-    Breaker, Claude, Costs, Demotion, Fallback, Limits, LogFormat, MASK, Model, Nats, PoolLimits,
-    Price, Producer, Results, Scheduler, Secret, Settings, Telemetry, Tenant, Weights, Worker,
+    Breaker, Claude, Costs, Demotion, Fallback, JobKind, Limits, LogFormat, MASK, Model, Nats,
+    PoolLimits, Price, Producer, Results, Scheduler, Secret, Settings, Telemetry, Tenant, Weights,
+    Worker,
 };
 
 use layer::{KeyPath, Layer, dotted};

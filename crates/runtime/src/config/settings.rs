@@ -88,6 +88,8 @@ described! {
         prices: BTreeMap<String, Price> = BTreeMap::new(), Kind::Map(Price::NODES);
         /// Which work a smaller model may do while its own is overloaded.
         fallback: Fallback = Fallback::default(), Kind::Table(Fallback::NODES);
+        /// What becomes of work that is too long for its model, by kind of job.
+        kinds: BTreeMap<String, JobKind> = BTreeMap::new(), Kind::Map(JobKind::NODES);
         /// Tenants known before anybody edits them at run time, by tenant id.
         tenants: BTreeMap<String, Tenant> = BTreeMap::new(), Kind::Map(Tenant::NODES);
         /// Logs and traces.
@@ -357,6 +359,17 @@ described! {
     pub struct Fallback {
         /// Kinds of jobs, comma separated.
         kinds: String = fairlane_core::fallback::KINDS.join(","), Kind::Leaf(Rule::Text);
+    }
+}
+
+described! {
+    /// `[kinds.<kind>]`: a kind of job.
+    pub struct JobKind {
+        /// What becomes of a job that does not fit into its model's context: `reject` makes a dead letter of it,
+        /// `truncate` cuts its text until it fits.
+        oversize: String = "reject".to_owned(), Kind::Leaf(Rule::Choice(&["reject", "truncate"]));
+        /// Where text may be cut, in this order, comma separated: `last_user_message`, `messages`, `system`.
+        oversize_fields: String = "last_user_message".to_owned(), Kind::Leaf(Rule::Text);
     }
 }
 
