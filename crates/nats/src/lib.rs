@@ -13,6 +13,7 @@
 //! | [`jobs`] | [`Jobs`]: pipelined publish, read by sequence, fast delete | secure erase, stale replicas |
 //! | [`pull`] | [`Puller`] -> [`Delivery`]: bounded work, checked acks | acks nobody took, cancelled fetches, early redelivery |
 //! | [`payloads`] | [`Payloads`]: bodies too large for a message | unverified or endless reads |
+//! | [`callbacks`] | [`Nats::call_back`]: word that a job has ended | holding a job up for it |
 //! | [`embedded`] | [`EmbeddedServer`]: find, fetch and run a nats-server | a server that is too old, port races |
 //!
 //! # In short
@@ -81,6 +82,7 @@
 //! | [`objects::ensure`] | `$JS.API.INFO`, `$JS.API.STREAM.INFO.*`, `$JS.API.STREAM.CREATE.*`, `$JS.API.CONSUMER.INFO.*.*`, `$JS.API.CONSUMER.CREATE.>` |
 
 mod api;
+pub mod callbacks;
 pub mod client;
 mod counts;
 pub mod embedded;

@@ -15,7 +15,7 @@ async fn everything_is_made_once_and_then_found_as_wanted() {
     let options = ObjectOptions::default();
 
     let first = objects::ensure(&test.nats, &options).await.unwrap();
-    assert_eq!(first.created.len(), 13, "{first}");
+    assert_eq!(first.created.len(), 15, "{first}");
     assert_eq!(
         (&first.unchanged[..], &first.differences[..]),
         (&[][..], &[][..]),
@@ -43,7 +43,7 @@ async fn many_processes_may_start_at_once() {
         "{reports:?}"
     );
     let made: usize = reports.iter().map(|report| report.created.len()).sum();
-    assert!(made >= 12, "{reports:?}");
+    assert!(made >= 15, "{reports:?}");
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@
 mod accept;
 mod again;
 mod asks;
+pub mod callbacks;
 pub mod intake;
 mod producer;
 mod quarantine;
@@ -36,15 +37,18 @@ use fairlane_runtime::config::Settings;
 use fairlane_runtime::{Frame, Rule};
 
 pub use asks::Asks;
+pub use callbacks::Callbacks;
 pub use producer::Producer;
 
 /// Runs a producer until the process is asked to stop and what is in hand has been finished.
 ///
 /// # Errors
-/// If the model table of the configuration is wrong, or the connection to NATS has ended for good.
+/// If the model table or the callbacks of the configuration are wrong, or the connection to NATS has ended for good.
 pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Result<()> {
     let producer = Producer::new(&settings, &nats, frame.metrics.clone())
         .context("the model table of the configuration cannot be used")?;
+    let callbacks = Callbacks::new(&settings, &nats, frame.metrics.clone())
+        .context("the configuration of callbacks cannot be used")?;
     let shutdown = frame.shutdown.clone();
     let check = frame.health.check("nats");
     frame.spawn(
@@ -56,6 +60,11 @@ pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Re
         "asks",
         Rule::Essential,
         producer.asks().serve(shutdown.clone()),
+    );
+    frame.spawn(
+        "callbacks",
+        Rule::Essential,
+        callbacks.serve(shutdown.clone()),
     );
     frame.spawn("submissions", Rule::Essential, async move {
         producer.serve(&shutdown).await;

@@ -1,7 +1,8 @@
 //! From a submission that cannot be a job to a dead letter and a record that says why.
 
 use fairlane_nats::Original;
-use fairlane_runtime::metrics::Outcome as Ended;
+use fairlane_runtime::metrics::Outcome;
+use fairlane_wire::Ended;
 use fairlane_wire::letter::{DeadReason, Letter};
 
 use crate::intake::{Refuse, is_refused_at_the_door};
@@ -9,7 +10,7 @@ use crate::store::{Store, Submitted};
 use crate::trouble::Trouble;
 
 impl Store {
-    /// Writes letter and record, in this order.
+    /// Writes letter and record, in this order, and leaves word.
     pub(crate) async fn bury(
         &self,
         submitted: &Submitted<'_>,
@@ -28,6 +29,7 @@ impl Store {
             .save_over(record, slot.revision, is_refused_at_the_door)
             .await?
         {
+            self.call_back(&refuse).await;
             return Ok(());
         }
         // A job of this id came in between.
@@ -43,8 +45,16 @@ impl Store {
             let slot = self.record(&record.tenant, &record.job).await?;
             self.save_over(record, slot.revision, is_refused_at_the_door)
                 .await?;
+            self.call_back(&refuse).await;
         }
         Ok(())
+    }
+
+    async fn call_back(&self, refuse: &Refuse) {
+        let ended = refuse.record.as_ref();
+        let ended = ended.and_then(|record| Ended::of(record, None));
+        let (to, run) = (refuse.callback.as_ref(), refuse.assigned.as_str());
+        self.nats.call_back(to, ended, run).await;
     }
 
     async fn write_letter(
@@ -64,8 +74,11 @@ impl Store {
         // A repetition of a letter that is there does not count again.
         if !stored.duplicate {
             let is_late = refuse.letter.failure.reason == DeadReason::Expired;
-            self.metrics
-                .job_ended(if is_late { Ended::Expired } else { Ended::Dead });
+            self.metrics.job_ended(if is_late {
+                Outcome::Expired
+            } else {
+                Outcome::Dead
+            });
         }
         Ok(())
     }

@@ -93,6 +93,8 @@ catalogue! {
     PROMPT_REVIEWS = Counter "fairlane_prompt_reviews_total" ["kind"],
         "Answers that broke their job's schema, by kind of job: its prompt wants a review.";
     JOBS = Counter "fairlane_jobs_total" ["outcome"], "Jobs that have ended, by outcome.";
+    CALLBACKS = Counter "fairlane_callbacks_total" ["outcome"],
+        "Tries to tell a submitter that a job has ended: delivered, retried, or dropped for good.";
     DEAD_LETTERS = Gauge "fairlane_dead_letters" ["reason"], "Dead letters that nobody has sent again, by reason.";
     DEAD_LETTERS_EXPIRING = Gauge "fairlane_dead_letters_expiring" [],
         "Dead letters that nobody has sent again and that have less than a tenth of their life left: three days of thirty.";
@@ -159,6 +161,27 @@ impl Outcome {
     }
 }
 
+/// Label values of `outcome`: how a try at delivering a callback ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CallbackOutcome {
+    /// It was taken.
+    Delivered,
+    /// It was not, and is tried again.
+    Retried,
+    /// It is not tried again.
+    Dropped,
+}
+
+impl CallbackOutcome {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Retried => "retried",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
 /// The metrics of this process. Cheap to clone; all clones count together.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -178,6 +201,7 @@ pub struct Metrics {
     fallbacks: IntCounterVec,
     prompt_reviews: IntCounterVec,
     jobs: IntCounterVec,
+    callbacks: IntCounterVec,
     dead_letters: IntGaugeVec,
     dead_letters_expiring: IntGaugeVec,
     credits_granted: IntCounterVec,
@@ -222,6 +246,7 @@ impl Metrics {
             fallbacks: counter(&registry, FALLBACKS),
             prompt_reviews: counter(&registry, PROMPT_REVIEWS),
             jobs: counter(&registry, JOBS),
+            callbacks: counter(&registry, CALLBACKS),
             dead_letters: gauge(&registry, DEAD_LETTERS),
             dead_letters_expiring: gauge(&registry, DEAD_LETTERS_EXPIRING),
             credits_granted: counter(&registry, CREDITS_GRANTED),
@@ -292,6 +317,11 @@ impl Metrics {
     /// Books the end of one job.
     pub fn job_ended(&self, outcome: Outcome) {
         self.jobs.with_label_values(&[outcome.label()]).inc();
+    }
+
+    /// Books one try at delivering a callback.
+    pub fn callback(&self, outcome: CallbackOutcome) {
+        self.callbacks.with_label_values(&[outcome.label()]).inc();
     }
 
     /// Says how many open dead letters of a reason there are. Reasons are a small fixed set.
@@ -431,6 +461,7 @@ mod tests {
         metrics.fell_back();
         metrics.prompt_review("tagging");
         metrics.job_ended(Outcome::Done);
+        metrics.callback(CallbackOutcome::Delivered);
         metrics.dead_letters("schema", 4);
         metrics.dead_letters_expiring(1);
         metrics.credits_granted(2);

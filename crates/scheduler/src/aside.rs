@@ -11,12 +11,12 @@ use fairlane_nats::records::Slot;
 use fairlane_nats::{Nats, Original, Records, StoredMessage, owner};
 use fairlane_wire::lease::Lease;
 use fairlane_wire::record::Standing;
-use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, Letter, Namespace, Phase};
+use fairlane_wire::{DeadReason, Ended, Failure, JobHeaders, JobRecord, Letter, Namespace, Phase};
 
 /// How long the trace of a lease that is not needed any more is kept.
 const TRACE_KEEP: Duration = Duration::from_secs(60);
 
-/// Stores the outcome, if there is none, then the dead letter, then deletes the job. Every step can be
+/// Stores the outcome, if there is none, then the dead letter, leaves word, then deletes the job. Every step can be
 /// repeated. Gives what the core is to be told.
 ///
 /// # Errors
@@ -52,6 +52,8 @@ pub(crate) async fn put_aside(
     if let Some(record) = over {
         job.send_letter(nats, &record, now).await?;
         job.forget_body(nats, &record).await;
+        let (to, ended) = (&job.headers.callback, Ended::of(&record, Some(seq.0)));
+        nats.call_back(to.as_ref(), ended, &seq.0.to_string()).await;
     }
     nats.jobs()
         .delete(&stream, seq.0)

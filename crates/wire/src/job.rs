@@ -4,6 +4,7 @@
 use fairlane_core::{JobId, Kind, ModelId, PoolId, Tokens};
 use sha2::{Digest, Sha256};
 
+use crate::callback::Callback;
 use crate::cut::Truncation;
 use crate::header;
 use crate::lineage::Redrive;
@@ -33,6 +34,8 @@ pub struct JobHeaders {
     pub parent: Option<Link>,
     /// Texts of the submission that were cut.
     pub truncated: Vec<Truncation>,
+    /// Who hears of its end.
+    pub callback: Option<Callback>,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
 }
@@ -90,6 +93,10 @@ impl JobHeaders {
                 (!self.truncated.is_empty()).then(|| {
                     serde_json::to_string(&self.truncated).expect("a list of plain structs")
                 }),
+            ),
+            (
+                header::CALLBACK,
+                self.callback.as_ref().map(Callback::to_header),
             ),
             (header::TRACEPARENT, self.traceparent.clone()),
             (header::TRACESTATE, self.tracestate.clone()),
@@ -177,6 +184,12 @@ impl JobHeaders {
                 })
                 .transpose()?
                 .unwrap_or_default(),
+            callback: get(header::CALLBACK)
+                .map(|value| {
+                    let right = "an address such as subject fl.callback.acme.done";
+                    Callback::parse(value).ok_or_else(|| wrong(header::CALLBACK, value, right))
+                })
+                .transpose()?,
             traceparent: get(header::TRACEPARENT).map(str::to_owned),
             tracestate: get(header::TRACESTATE).map(str::to_owned),
         })
@@ -255,6 +268,7 @@ mod tests {
                 from_chars: 900,
                 to_chars: 300,
             }],
+            callback: Some(Callback::Subject("fl.callback.acme.done".into())),
             traceparent: None,
             tracestate: None,
         }
@@ -275,7 +289,8 @@ mod tests {
              Fl-Fallback-Pool: haiku-5.5\nFl-Fallback-Input-Tokens: 156\n\
              Fl-Fallback-Output-Tokens: 78\nFl-Deadline: 1700000600000\n\
              Fl-Parent: again wp-1 3\n\
-             Fl-Truncated: [{\"field\":\"request.system\",\"from_chars\":900,\"to_chars\":300}]"
+             Fl-Truncated: [{\"field\":\"request.system\",\"from_chars\":900,\"to_chars\":300}]\n\
+             Fl-Callback: subject fl.callback.acme.done"
         );
         let get = |name: &str| {
             pairs

@@ -4,6 +4,7 @@
 //! arrives is checked here and nowhere else; the types of `core` cannot hold anything wrong.
 
 pub mod ask;
+pub mod callback;
 pub mod cut;
 pub mod failure;
 pub mod fallback;
@@ -24,6 +25,7 @@ mod text;
 pub mod why;
 
 pub use ask::{AskOutcome, AskReply};
+pub use callback::{Callback, Ended};
 pub use cut::Truncation;
 pub use fingerprint::fingerprint;
 pub use job::{JobHeaders, assigned_id, key_hash};

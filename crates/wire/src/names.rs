@@ -118,6 +118,36 @@ impl Namespace {
         self.stream("LEDGER")
     }
 
+    /// Stream of word to submitters that their jobs ended, until it is delivered.
+    #[must_use]
+    pub fn callbacks_stream(&self) -> String {
+        self.stream("CALLBACKS")
+    }
+
+    /// Durable consumer of that stream shared by all producers.
+    #[must_use]
+    pub fn callbacks_consumer(&self) -> &'static str {
+        "callbacks"
+    }
+
+    /// Where word to the submitter of a job of `tenant` waits for its delivery.
+    #[must_use]
+    pub fn callbacks_subject(&self, tenant: &TenantId) -> String {
+        format!("{}.callbacks.{tenant}", self.lower)
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn callbacks_filter(&self) -> String {
+        format!("{}.callbacks.*", self.lower)
+    }
+
+    /// What subjects begin with on which `tenant` may always be told that its jobs ended.
+    #[must_use]
+    pub fn own_callback_prefix(&self, tenant: &TenantId) -> String {
+        format!("{}.callback.{tenant}.", self.lower)
+    }
+
     /// KV bucket of the leader lease and the scheduler's snapshot.
     #[must_use]
     pub fn control_bucket(&self) -> String {
@@ -417,6 +447,8 @@ pub mod header {
     pub const REDRIVE: &str = "Fl-Redrive";
     /// Line of the file a submission came from, for messages to people.
     pub const LINE: &str = "Fl-Line";
+    /// Who hears of the end of a job.
+    pub const CALLBACK: &str = "Fl-Callback";
     /// W3C trace context.
     pub const TRACEPARENT: &str = "traceparent";
     /// W3C trace context, vendor part.

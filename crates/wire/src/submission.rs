@@ -11,6 +11,7 @@ use fairlane_core::{JobId, Kind, ModelId, Origin, TenantId};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
+use crate::callback::Callback;
 use crate::letter::{DeadReason, Failure};
 
 pub use choices::{DeferChoice, FallbackChoice, OnOverload};
@@ -42,10 +43,12 @@ pub struct Submission {
     /// `anthropic-beta` of the request.
     pub betas: Vec<String>,
     pub max_attempts: Option<u32>,
+    /// Who hears of the job's end.
+    pub callback: Option<Callback>,
     pub metadata: Option<Value>,
 }
 
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 20] = [
     "id",
     "tenant",
     "idempotency_key",
@@ -62,6 +65,7 @@ const FIELDS: [&str; 19] = [
     "api_version",
     "betas",
     "max_attempts",
+    "callback",
     "metadata",
     "max_tokens",
     "system",
@@ -99,6 +103,7 @@ pub fn parse(body: &[u8], tenant: &TenantId) -> Result<Submission, Failure> {
         api_version: choices::api_version(fields.0.remove("api_version"))?,
         betas: choices::betas(fields.0.remove("betas"))?,
         max_attempts: fields.max_attempts()?,
+        callback: Callback::read(fields.0.remove("callback"))?,
         metadata: fields.0.remove("metadata"),
     })
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 use fairlane_wire::names::Namespace;
 use serde_json::{Map, Value, json};
 
+/// Room for some hundred thousand callbacks.
+const CALLBACKS_BYTES_MAX: u64 = 256 * 1024 * 1024;
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// What an installation may choose.
@@ -73,6 +75,8 @@ pub fn specs(names: &Namespace, options: &ObjectOptions) -> Vec<Spec> {
         dlq(names, options),
         advisory(names, options),
         ledger(names, options),
+        callbacks(names, options),
+        callbacks_consumer(names),
         bucket(
             &names.control_bucket(),
             "leader lease and scheduler state",
@@ -200,6 +204,48 @@ fn ledger(names: &Namespace, options: &ObjectOptions) -> Spec {
         "allow_direct": true,
     });
     stream("stream", &names.ledger_stream(), options, config)
+}
+
+/// Word that jobs ended. It is worth less than the jobs: when there is too much of it, the oldest goes.
+fn callbacks(names: &Namespace, options: &ObjectOptions) -> Spec {
+    let config = json!({
+        "description": "word to submitters that their jobs ended",
+        "subjects": [names.callbacks_filter()],
+        "retention": "workqueue",
+        "discard": "old",
+        "max_age": nanos(DAY),
+        "max_bytes": CALLBACKS_BYTES_MAX,
+        "duplicate_window": nanos(Duration::from_secs(3_600)),
+        "max_consumers": 16,
+        "allow_direct": true,
+    });
+    stream("stream", &names.callbacks_stream(), options, config)
+}
+
+fn callbacks_consumer(names: &Namespace) -> Spec {
+    let name = names.callbacks_consumer();
+    let config = json!({
+        "durable_name": name,
+        "name": name,
+        "description": "shared by all producers",
+        "ack_policy": "explicit",
+        "ack_wait": nanos(Duration::from_secs(30)),
+        "deliver_policy": "all",
+        "filter_subject": names.callbacks_filter(),
+        // What waits to be tried again counts, and must not keep the rest waiting.
+        "max_ack_pending": 50_000,
+        // A producer drops what it could not deliver long before.
+        "max_deliver": 20,
+        "max_waiting": 512,
+        "num_replicas": 0,
+        "replay_policy": "instant",
+    });
+    Spec {
+        name: format!("consumer {name} of {}", names.callbacks_stream()),
+        server_name: name.to_owned(),
+        consumer_of: Some(names.callbacks_stream()),
+        config: object(config),
+    }
 }
 
 /// A KV bucket with history 1 and lifetimes per key.

@@ -22,6 +22,9 @@ use fairlane_wire::job::JobHeaders;
 use fairlane_wire::letter::{DeadReason, Failure, Letter};
 use fairlane_wire::record::{JobRecord, Phase};
 use fairlane_wire::submission::{self, Submission};
+use fairlane_wire::{Callback, Namespace};
+
+use crate::callbacks::Allowed;
 
 pub use arrival::{Arrival, Claim};
 pub use known::{KeyHolder, Next, has_no_job, is_refused_at_the_door, next, next_again};
@@ -68,6 +71,8 @@ pub struct Refuse {
     pub record: Option<JobRecord>,
     /// Id that no other submission has, for when the intended one names another job.
     pub assigned: JobId,
+    /// Who hears of it. None as well if the submission could not be read, or asks for what is not allowed.
+    pub callback: Option<Callback>,
 }
 
 impl Refuse {
@@ -90,6 +95,7 @@ pub struct Intake {
     cuts: Cuts,
     body_bytes_max: usize,
     nesting_max: usize,
+    callbacks: Allowed,
 }
 
 impl Intake {
@@ -103,6 +109,9 @@ impl Intake {
             cuts,
             body_bytes_max: usize::try_from(settings.producer.body_bytes_max).unwrap_or(usize::MAX),
             nesting_max: settings.producer.nesting_max as usize,
+            // A producer does not start on lists that cannot be used.
+            callbacks: Allowed::read(settings)
+                .unwrap_or_else(|_| Allowed::own_only(Namespace::default())),
         }
     }
 
@@ -143,7 +152,7 @@ impl Intake {
             key: job.idempotency_key.clone(),
             ..record
         };
-        match self.headers(arrival, &job, id, trace, now_ms) {
+        match self.headers(arrival, tenant, &job, id, trace, now_ms) {
             Ok(mut headers) => {
                 headers.fallback = fallback::choose(&self.catalog, &self.kinds, &job, &mut record);
                 let body = shortened.map(|shortened| {
@@ -161,8 +170,22 @@ impl Intake {
                     body,
                 }))
             }
-            Err(failure) => Decision::Refuse(Box::new(refusal(arrival, record, failure, now_ms))),
+            Err(failure) => {
+                let callback = self.callback(tenant, &job).unwrap_or_default();
+                Decision::Refuse(Box::new(Refuse {
+                    callback,
+                    ..refusal(arrival, record, failure, now_ms)
+                }))
+            }
         }
+    }
+
+    /// Who hears of the job's end, if that is allowed.
+    fn callback(&self, tenant: &TenantId, job: &Submission) -> Result<Option<Callback>, Failure> {
+        if let Some(callback) = &job.callback {
+            self.callbacks.check(tenant, callback)?;
+        }
+        Ok(job.callback.clone())
     }
 
     fn parse(&self, body: &Body<'_>, tenant: &TenantId) -> Result<Submission, Failure> {
@@ -189,6 +212,7 @@ impl Intake {
     fn headers(
         &self,
         arrival: &Arrival,
+        tenant: &TenantId,
         job: &Submission,
         id: JobId,
         trace: &TraceContext,
@@ -206,6 +230,7 @@ impl Intake {
         {
             return Err(expired(deadline_ms, now_ms));
         }
+        let callback = self.callback(tenant, job)?;
         let input = size::input_tokens(job, model);
         size::check_context(input, job.max_tokens, model)?;
         Ok(JobHeaders {
@@ -229,6 +254,7 @@ impl Intake {
             redrive: arrival.redrive.clone(),
             parent: arrival.parent.clone(),
             truncated: Vec::new(),
+            callback,
             traceparent: Some(trace.traceparent().to_owned()),
             tracestate: trace.tracestate().map(str::to_owned),
         })
@@ -253,7 +279,10 @@ impl Accept {
         .fix("wait until some of them have run, then publish this one again");
         // The letter holds what was published.
         self.record.truncated.clear();
-        refusal(arrival, self.record, failure, now_ms)
+        Refuse {
+            callback: self.headers.callback,
+            ..refusal(arrival, self.record, failure, now_ms)
+        }
     }
 }
 
@@ -285,6 +314,7 @@ fn refused(
             letter: letter(arrival, None, id, failure, now_ms),
             record: None,
             assigned: arrival.assigned_id(),
+            callback: None,
         },
     }))
 }
@@ -302,6 +332,7 @@ fn refusal(arrival: &Arrival, mut record: JobRecord, failure: Failure, now_ms: u
         letter,
         record: Some(record),
         assigned: arrival.assigned_id(),
+        callback: None,
     }
 }
 

@@ -84,6 +84,30 @@ fn exclusive(settings: &Settings, origins: &Origins) -> Vec<Problem> {
             format!("excludes claude.api_key (from {from}): give the key in one way only"),
         ));
     }
+    let producer = &settings.producer;
+    match (&producer.callback_secret_file, &producer.callback_secret) {
+        (Some(file), Some(_)) => {
+            let from = origins.get("producer.callback_secret");
+            found.push(conflict(
+                "producer.callback_secret_file",
+                format!("{:?}", file.display().to_string()),
+                format!(
+                    "excludes producer.callback_secret (from {from}): give the secret in one way only"
+                ),
+            ));
+        }
+        (None, None) => {
+            if let Some(urls) = &producer.callback_urls {
+                found.push(conflict(
+                    "producer.callback_urls",
+                    format!("{urls:?}"),
+                    "needs producer.callback_secret or producer.callback_secret_file: posts are signed"
+                        .to_owned(),
+                ));
+            }
+        }
+        (Some(_), None) | (None, Some(_)) => {}
+    }
     if let (Some(file), Some(_)) = (&nats.creds_file, &nats.user) {
         let from = origins.get("nats.user");
         found.push(conflict(

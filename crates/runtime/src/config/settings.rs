@@ -158,6 +158,15 @@ described! {
         ack_wait_ms: u64 = 30_000, whole(1_000, 3_600_000);
         /// Deliveries of one submission before it becomes a dead letter.
         max_deliver: u32 = 10, whole(1, 100);
+        /// NATS subjects on which submitters may have their jobs' ends told, comma separated; `*` is a token, `>` the rest.
+        /// `<namespace>.callback.<tenant>.>` is always allowed to that tenant. Unset: no others.
+        callback_subjects: Option<String> = None, Kind::Optional(Rule::Text);
+        /// Beginnings of addresses to which such word may be posted, comma separated. Unset: nothing is posted.
+        callback_urls: Option<String> = None, Kind::Optional(Rule::Url(&["http", "https"]));
+        /// What such posts are signed with; needed with `callback_urls`. Secret.
+        callback_secret: Option<Secret> = None, Kind::Optional(Rule::Secret);
+        /// File that holds that secret. Not together with `callback_secret`.
+        callback_secret_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) enum Point {
     Recorded,
     /// Its dead letter is stored.
     Buried,
+    /// Word of its end is stored, if anybody is to hear it.
+    CalledBack,
     /// The job is out of the stream.
     Deleted,
 }

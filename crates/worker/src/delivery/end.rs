@@ -11,7 +11,7 @@ use fairlane_core::price::Usd;
 use fairlane_nats::{Original, StoredMessage};
 use fairlane_runtime::metrics::Outcome;
 use fairlane_wire::lease::{DeliveryOutcome, ParkReason, Settlement};
-use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, Letter, Phase, Standing};
+use fairlane_wire::{DeadReason, Ended, Failure, JobHeaders, JobRecord, Letter, Phase, Standing};
 
 use super::crash::Point;
 use super::fallback::refused_by_fallback;
@@ -97,6 +97,7 @@ impl Delivery {
             record.body_claim = self.keep_body(&message, &headers).await;
         }
         let body_is_kept = record.body_claim.is_some();
+        let ended = Ended::of(&record, Some(message.seq));
         let (saved, ()) = tokio::join!(
             self.save(record, revision, &headers),
             self.book(&headers, &call),
@@ -107,6 +108,7 @@ impl Delivery {
             Saved::Theirs => return self.give_way(&message, &headers, Some(&call)).await,
             Saved::Not => return,
         }
+        self.call_back(&headers, ended).await;
         self.clear(DeliveryOutcome::Done, Some(&call)).await;
         if !body_is_kept {
             self.forget_body(&headers).await;
@@ -186,6 +188,7 @@ impl Delivery {
             }
             return;
         }
+        let ended = Ended::of(&record, Some(message.seq));
         // The record decides whether this is the outcome. Until the letter is there as well, the job
         // stays, and whoever gets it next writes the letter.
         let (saved, ()) = tokio::join!(self.save(record, revision, &headers), async {
@@ -202,6 +205,7 @@ impl Delivery {
         if self.send_letter(&message, &letter).await {
             self.context.reached(Point::Buried).await;
             self.context.metrics.job_ended(Outcome::Dead);
+            self.call_back(&headers, ended).await;
             self.clear(DeliveryOutcome::Dead, call.as_ref()).await;
         }
     }
@@ -231,7 +235,17 @@ impl Delivery {
         } else if record.body_claim.is_none() {
             self.forget_body(headers).await;
         }
+        self.call_back(headers, Ended::of(record, Some(message.seq)))
+            .await;
         self.clear(DeliveryOutcome::Gone, call).await;
+    }
+
+    /// Leaves word that the job has ended, if anybody is to hear it.
+    async fn call_back(&self, headers: &JobHeaders, ended: Option<Ended>) {
+        let run = self.credit().seq.0.to_string();
+        let nats = &self.context.nats;
+        nats.call_back(headers.callback.as_ref(), ended, &run).await;
+        self.context.reached(Point::CalledBack).await;
     }
 
     /// Stores the dead letter of a job whose record says that it failed. False if the process must stop

@@ -115,6 +115,12 @@ impl World {
         stream.info().await.unwrap().state.messages
     }
 
+    async fn callbacks(&self) -> u64 {
+        let stream = self.server.nats.names.callbacks_stream();
+        let mut stream = self.server.nats.jetstream.get_stream(stream).await.unwrap();
+        stream.info().await.unwrap().state.messages
+    }
+
     /// Records cannot be stored any more, and the process is told to stop.
     async fn cannot_save_and_must_stop(&self) {
         let stream = format!("KV_{}", self.server.nats.names.status_bucket());
@@ -214,4 +220,79 @@ async fn the_refusal_of_an_earlier_submission_under_the_same_id_is_no_outcome_of
     };
     assert!(world.prepare(Some(failed)).await.is_none());
     assert!(!world.job_is_there().await, "that one is");
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_after_it_left_word_leaves_it_once_all_the_same() {
+    let mut world = World::new().await;
+    let to = "subject fl.callback.acme.ended";
+    world
+        .message
+        .headers
+        .insert(fairlane_wire::header::CALLBACK, to);
+    let context = Arc::get_mut(&mut world.delivery.context).expect("nobody else has it");
+    context.crash = Some(Point::CalledBack);
+    let task = world.prepare(None).await.unwrap();
+    let context = world.delivery.context.clone();
+    let answer = call(Ending::Message(StopReason::EndTurn));
+    tokio::select! {
+        () = world.delivery.keep(task, answer) => panic!("it died"),
+        () = context.crashed.notified() => {}
+    }
+    assert!(world.job_is_there().await);
+    assert_eq!(world.callbacks().await, 1);
+
+    drop(context);
+    let context = Arc::get_mut(&mut world.delivery.context).expect("nobody else has it");
+    context.crash = None;
+    let (records, job) = (&world.delivery.context.records, JobId::parse("a").unwrap());
+    let record = records.get(&tenant(), &job).await.unwrap().record;
+    assert!(world.prepare(record).await.is_none(), "it is over");
+    assert!(!world.job_is_there().await);
+    assert_eq!(world.callbacks().await, 1);
+}
+
+#[tokio::test]
+async fn word_is_left_for_a_job_that_names_somebody_and_was_called_off() {
+    let mut world = World::new().await;
+    let job = JobId::parse("a").unwrap();
+    let record = JobRecord {
+        sequence: Some(world.message.seq),
+        ..JobRecord::new(tenant(), job, Phase::Cancelled, 1)
+    };
+    let to = "subject fl.callback.acme.ended";
+    world
+        .message
+        .headers
+        .insert(fairlane_wire::header::CALLBACK, to);
+    assert!(world.prepare(Some(record)).await.is_none());
+    assert!(!world.job_is_there().await);
+    assert_eq!(world.callbacks().await, 1);
+}
+
+#[tokio::test]
+async fn no_word_is_left_for_a_job_that_names_nobody_and_none_holds_a_job_up() {
+    let mut world = World::new().await;
+    let task = world.prepare(None).await.unwrap();
+    let failure = Failure::new(DeadReason::Refusal, "refused");
+    world.delivery.bury(task.job, failure, None).await;
+    assert!(!world.job_is_there().await);
+    assert_eq!(world.callbacks().await, 0);
+
+    let mut world = World::new().await;
+    let to = "subject fl.callback.acme.ended";
+    world
+        .message
+        .headers
+        .insert(fairlane_wire::header::CALLBACK, to);
+    let stream = world.server.nats.names.callbacks_stream();
+    let jetstream = &world.server.nats.jetstream;
+    jetstream.delete_stream(stream).await.unwrap();
+    let task = world.prepare(None).await.unwrap();
+    let failure = Failure::new(DeadReason::Refusal, "refused");
+    world.delivery.bury(task.job, failure, None).await;
+    assert!(
+        !world.job_is_there().await,
+        "it ended although nobody will be told"
+    );
 }
