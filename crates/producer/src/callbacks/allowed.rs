@@ -54,6 +54,11 @@ impl Allowed {
         })
     }
 
+    /// Whether any allowed address is one over TLS.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.urls.iter().any(|url| url.scheme() == "https")
+    }
+
     /// What is always allowed, and nothing else.
     pub(crate) fn own_only(names: Namespace) -> Self {
         Self {

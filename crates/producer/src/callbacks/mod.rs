@@ -89,13 +89,18 @@ impl Callbacks {
         if settings.producer.callback_urls.is_some() && secret.is_empty() {
             return Err(CallbackError::NoSecret);
         }
-        let http = reqwest::Client::builder()
+        let allowed = Allowed::read(settings)?;
+        let mut http = reqwest::Client::builder()
             .redirect(Policy::none())
             .timeout(POST_TIMEOUT)
             .no_proxy();
+        if !allowed.has_tls() {
+            // Spares reading the system's certificates, which small images do not have.
+            http = http.tls_certs_only([]);
+        }
         Ok(Self {
             nats: nats.clone(),
-            allowed: Allowed::read(settings)?,
+            allowed,
             secret: Secret(secret),
             http: http.build().map_err(CallbackError::Client)?,
             metrics,
