@@ -223,3 +223,40 @@ fn describe(why: PutAside, headers: &JobHeaders, record: &JobRecord) -> (Failure
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fairlane_core::Priority;
+    use fairlane_support::TestNats;
+    use fairlane_support::jobs::job_headers;
+    use fairlane_wire::header;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_job_that_is_put_aside_has_word_of_it_left_before_it_goes() {
+        let test = TestNats::start().await;
+        let nats = &test.nats;
+        let subject = nats
+            .names
+            .job_subject(Priority::Batch, &TenantId::parse("acme").unwrap());
+        let mut headers = job_headers("a");
+        headers.insert(header::CALLBACK, "subject fl.callback.acme.ended");
+        let jobs = nats.jobs();
+        let stored = jobs.publish(&subject, None, headers, "{}".into());
+        let seq = JobSeq(stored.await.unwrap().seq);
+        let keep = Duration::from_secs(60);
+        put_aside(nats, keep, seq, PutAside::DeadlinePassed, 5)
+            .await
+            .unwrap();
+        let stream = nats.names.callbacks_stream();
+        let word = jobs.get(&stream, 1).await.unwrap().unwrap();
+        let to = word.headers.get(header::CALLBACK).unwrap().as_str();
+        assert_eq!(to, "subject fl.callback.acme.ended");
+        let said: Ended = serde_json::from_slice(&word.payload).unwrap();
+        assert_eq!((said.phase, said.sequence), (Phase::Failed, Some(seq.0)));
+        assert_eq!(said.reason, Some(DeadReason::Expired));
+        let stream = nats.names.jobs_stream();
+        assert_eq!(jobs.get(&stream, seq.0).await.unwrap(), None);
+    }
+}
