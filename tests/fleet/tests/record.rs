@@ -228,11 +228,16 @@ async fn of_a_result_and_a_cancellation_at_the_same_moment_one_is_the_outcome() 
     let race = |number: usize| async move {
         let id = format!("job-{number}");
         fleet.publish("acme", job(&id, "tags")).await;
-        // Some before, some during, some after the answer.
-        tokio::time::sleep(Duration::from_millis(3 * number as u64)).await;
+        // Some before, some during, some after the answer. Enough jobs are called for the last ones.
+        eventually(PATIENCE, "some calls", || async {
+            let calls = fleet.sim.log().len();
+            (calls >= number / 10).then_some(()).ok_or(calls)
+        })
+        .await;
         eventually(PATIENCE, "the job to be taken", || async {
             let subject = format!("fl.ask.cancel.acme.{id}");
-            let reply = client.request(subject, "".into()).await.unwrap();
+            let reply = client.request(subject, "".into()).await;
+            let reply = reply.map_err(|error| serde_json::json!(error.to_string()))?;
             let reply: serde_json::Value = serde_json::from_slice(&reply.payload).unwrap();
             match reply["outcome"].as_str() {
                 Some("not_found") => Err(reply),

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use fairlane_fleet_tests::{Fleet, PATIENCE, Setup};
 use fairlane_sim::{CallRecord, FaultSpec, SimConfig};
 use fairlane_support::eventually;
-use fairlane_wire::{DeadReason, JobRecord, Phase};
+use fairlane_wire::{DeadReason, JobRecord, Phase, SnapshotRecord};
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fairlane-under-test");
@@ -58,6 +58,23 @@ async fn waits_for(fleet: &Fleet, job: &str, what: &str) {
             Ok(())
         } else {
             Err(text)
+        }
+    })
+    .await;
+}
+
+/// Waits until the leader's books say that something is refused.
+async fn gate_shut(fleet: &Fleet) {
+    let nats = fleet.client();
+    let bucket = nats.bucket(&nats.names.control_bucket());
+    eventually(PATIENCE, "a gate in the books", || async {
+        let entry = bucket.get(nats.names.books_key()).await.ok().flatten();
+        let value = entry.as_ref().and_then(|entry| entry.value());
+        let books = value.and_then(|value| serde_json::from_slice::<SnapshotRecord>(value).ok());
+        match books {
+            Some(books) if !books.gates.is_empty() => Ok(()),
+            Some(_) => Err("no gate"),
+            None => Err("no books"),
         }
     })
     .await;
@@ -132,6 +149,7 @@ async fn an_exhausted_account_closes_the_gate_and_loses_nothing() {
         let wait = first.retry_at_ms.unwrap().saturating_sub(now_ms());
         assert!(wait > 3_500_000, "one probe an hour: {wait} ms, {spent}");
         assert_eq!(first.attempts, 0, "{spent}");
+        gate_shut(&fleet).await;
         // Whatever else comes, on whatever model, waits without a call.
         let calls = fleet.sim.log().len();
         for number in 0..20 {
