@@ -163,12 +163,19 @@ async fn start_up(backlog: u64) {
     line(&what, vec![first], 2_000);
     let took = eventually(PATIENCE, "the whole picture", || async {
         let log = scheduler.log();
-        let line = log.lines().find(|line| line.contains("picture complete"));
-        line.map(str::to_owned).ok_or("not yet")
+        let known: Vec<u64> = log
+            .lines()
+            .filter(|line| line.contains("all jobs of a priority are known"))
+            .filter_map(|line| line.split("\"took_ms\":").nth(1))
+            .filter_map(|rest| rest.split([',', '}']).next()?.parse().ok())
+            .collect();
+        match known[..] {
+            [_, _, _] => Ok(known.into_iter().max().unwrap_or(u64::MAX)),
+            _ => Err(format!("{} priorities so far", known.len())),
+        }
     })
     .await;
-    let shown = took.split("picture complete").nth(1).unwrap_or(&took);
-    println!("  whole picture: {}", shown.trim());
+    line("  whole picture", vec![took], 10_000);
 }
 
 /// Stores jobs as a producer does, many at once.

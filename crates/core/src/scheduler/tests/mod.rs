@@ -573,6 +573,32 @@ fn a_pause_stops_its_pool_and_no_other() {
 }
 
 #[test]
+fn an_earlier_leaders_credit_is_not_taken_for_our_own() {
+    let mut world = World::new(config());
+    world.job(1, Priority::Batch, "acme");
+    world.worker("w", 1);
+    assert_eq!(
+        world.scheduler.dispatch(0).len(),
+        1,
+        "ours is not stored yet"
+    );
+    let haiku = world.scheduler.pool(&PoolId::parse("haiku").unwrap());
+    let left = |world: &mut World| world.scheduler.pools.limits(haiku).left(0)[1];
+    let before = left(&mut world);
+    // To the same worker, and its first delivery, too; but it set aside more.
+    let mut earlier = credit_of(1);
+    earlier.tokens.input = 5_500;
+    world.revision += 1;
+    world.event(Event::Held {
+        credit: earlier,
+        started: true,
+        revision: world.revision,
+    });
+    assert_eq!(world.scheduler.live(), 1);
+    assert_eq!(before - left(&mut world), 5_000);
+}
+
+#[test]
 fn a_new_leader_that_reads_leases_first_does_not_grant_what_runs() {
     let mut first = World::new(config());
     for seq in 1..=4 {
