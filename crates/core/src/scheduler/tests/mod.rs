@@ -440,17 +440,22 @@ fn a_job_that_is_being_put_aside_does_not_come_back_in_line_when_its_old_lease_e
     assert_eq!(world.scheduler.queued(), [0; 3]);
 }
 
-#[test]
-fn grants_stay_within_the_pool_and_go_on_when_it_refills() {
-    let limits = Limits {
+/// Pools of one request a second.
+fn one_a_second() -> World {
+    let default_limits = Limits {
         requests: 60,
         input_tokens: 600_000,
         output_tokens: 600_000,
     };
-    let mut world = World::new(Config {
-        default_limits: limits,
+    World::new(Config {
+        default_limits,
         ..config()
-    });
+    })
+}
+
+#[test]
+fn grants_stay_within_the_pool_and_go_on_when_it_refills() {
+    let mut world = one_a_second();
     for seq in 1..=30 {
         world.job(seq, Priority::Critical, "acme");
     }
@@ -466,15 +471,7 @@ fn grants_stay_within_the_pool_and_go_on_when_it_refills() {
 
 #[test]
 fn other_work_is_paced_and_what_has_gathered_stays_for_critical_work() {
-    let limits = Limits {
-        requests: 60,
-        input_tokens: 600_000,
-        output_tokens: 600_000,
-    };
-    let mut world = World::new(Config {
-        default_limits: limits,
-        ..config()
-    });
+    let mut world = one_a_second();
     for seq in 1..=30 {
         world.job(seq, Priority::Batch, "acme");
     }
