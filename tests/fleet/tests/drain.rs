@@ -2,10 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use fairlane_fleet_tests::{Fleet, PATIENCE, Setup, job};
+use std::collections::BTreeSet;
+
+use fairlane_fleet_tests::{Fleet, PATIENCE, Process, Setup, job};
 use fairlane_sim::SimConfig;
-use fairlane_support::eventually;
+use fairlane_support::{eventually, within};
 use fairlane_wire::Phase;
+use fairlane_wire::lease::Ready;
+use futures::StreamExt;
 use nix::sys::signal::Signal;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fairlane-under-test");
@@ -113,6 +117,28 @@ async fn a_second_signal_stops_at_once_and_the_jobs_run_elsewhere_with_no_attemp
     }
 }
 
+/// Waits until every worker has announced itself to a leader that listens.
+async fn known_to_the_leader(fleet: &Fleet) {
+    eventually(PATIENCE, "the leader to know all jobs", || async {
+        let knows = |process: &Process| process.log().contains("\"priority\":\"batch\"");
+        let one_does = fleet.schedulers.iter().any(knows);
+        one_does.then_some(()).ok_or("not yet")
+    })
+    .await;
+    let nats = fleet.client();
+    let ready = nats.client.subscribe(nats.names.ready_subject()).await;
+    let mut ready = ready.unwrap();
+    let mut heard = BTreeSet::new();
+    within(PATIENCE, "all workers to be heard", async {
+        while heard.len() < fleet.workers.len() {
+            let message = ready.next().await.unwrap();
+            let ready: Ready = serde_json::from_slice(&message.payload).unwrap();
+            heard.insert(ready.worker);
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_worker_that_stood_still_past_its_credits_calls_nothing_on_them() {
     let setup = Setup {
@@ -121,17 +147,7 @@ async fn a_worker_that_stood_still_past_its_credits_calls_nothing_on_them() {
         ..Setup::default()
     };
     let fleet = Fleet::start(PROGRAM, setup).await;
-    eventually(PATIENCE, "both workers to be there", || async {
-        let ready =
-            |worker: &fairlane_fleet_tests::Process| worker.log().contains("ready for credits");
-        fleet
-            .workers
-            .iter()
-            .all(ready)
-            .then_some(())
-            .ok_or("not yet")
-    })
-    .await;
+    known_to_the_leader(&fleet).await;
     // The leader does not know yet, and goes on granting to it.
     fleet.workers[0].signal(Signal::SIGSTOP);
     publish(&fleet, "").await;
@@ -149,8 +165,8 @@ async fn a_worker_that_stood_still_past_its_credits_calls_nothing_on_them() {
     assert_eq!(billed(&fleet), [1; JOBS + 1]);
 }
 
-#[tokio::test]
-async fn a_worker_that_stood_still_in_its_calls_leaves_them_to_others() {
+/// A fleet of short leases whose worker has all its jobs on the wire.
+async fn in_the_middle_of_calls() -> Fleet {
     let sim = SimConfig {
         zero_latency: false,
         first_byte_ms: 500,
@@ -161,9 +177,15 @@ async fn a_worker_that_stood_still_in_its_calls_leaves_them_to_others() {
         settings: short_leases(),
         ..Setup::default()
     };
-    let mut fleet = Fleet::start(PROGRAM, setup).await;
+    let fleet = Fleet::start(PROGRAM, setup).await;
     publish(&fleet, "").await;
     in_flight(&fleet).await;
+    fleet
+}
+
+#[tokio::test]
+async fn a_worker_that_stood_still_in_its_calls_leaves_them_to_others() {
+    let mut fleet = in_the_middle_of_calls().await;
     fleet.workers[0].signal(Signal::SIGSTOP);
     let other = fleet.spawn("worker");
     let books = fleet.settled().await;
@@ -185,19 +207,7 @@ async fn a_worker_that_stood_still_in_its_calls_leaves_them_to_others() {
 
 #[tokio::test]
 async fn a_worker_that_is_killed_and_started_again_at_once_strands_nothing() {
-    let sim = SimConfig {
-        zero_latency: false,
-        first_byte_ms: 500,
-        ..SimConfig::instant()
-    };
-    let setup = Setup {
-        sim,
-        settings: short_leases(),
-        ..Setup::default()
-    };
-    let mut fleet = Fleet::start(PROGRAM, setup).await;
-    publish(&fleet, "").await;
-    in_flight(&fleet).await;
+    let mut fleet = in_the_middle_of_calls().await;
     fleet.workers[0].kill9();
     fleet.workers[0] = fleet.spawn("worker");
     let books = fleet.settled().await;
