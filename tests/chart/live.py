@@ -4,6 +4,7 @@ configuration as in a cluster. Only addresses, and the place of files, are other
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -21,9 +22,12 @@ JOBS = 20
 
 
 def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+    """Below the ports of outgoing connections: one of those could be taken before the server starts."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as taken:
+            taken.bind(("127.0.0.1", port))
+            return port
 
 
 def answers_jobs(found, nats_config):

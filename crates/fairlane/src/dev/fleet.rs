@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use fairlane_nats::EmbeddedServer;
-use fairlane_nats::embedded::ServerOptions;
+use fairlane_nats::embedded::{ServerOptions, free_port};
 use fairlane_runtime::config::Secret;
 use fairlane_runtime::drain::Signal;
 use fairlane_runtime::install_crypto;
@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::log::Log;
-use super::member::{Member, Notice, Surroundings, free_port, url};
+use super::member::{Member, Notice, Surroundings, url};
 use super::plan::{Group, Plan, Spec, Upstream};
 use super::state::Running;
 use crate::exit::{Exit, Stop};

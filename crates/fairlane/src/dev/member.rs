@@ -3,7 +3,6 @@
 //! A child is in a process group of its own, so that Ctrl-C reaches only us and we can stop in order. It holds the
 //! other end of a pipe as its standard input: when we die, even by SIGKILL, that end closes and the child ends too.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -114,11 +113,6 @@ impl Member {
             tracing::warn!(%error, "the keeper of a process failed");
         }
     }
-}
-
-/// A port of loopback that is free now.
-pub(crate) fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
 pub(crate) fn url(port: u16) -> String {

