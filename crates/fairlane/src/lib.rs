@@ -48,6 +48,11 @@ use fairlane_wire::Ask;
 
 use cli::{AnswerArgs, Cli, Command, ConfigCommand, Globals};
 use exit::{Exit, Outcome, Stop};
+
+/// Messages are allocated by the thread that reads them and freed by the one that is done with them, which the system's
+/// allocator is slow at.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 use out::{Ink, Paint, say};
 use roles::Role;
 use target::Target;

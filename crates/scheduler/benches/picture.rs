@@ -17,6 +17,10 @@ use common::{Hand, Leader};
 use fairlane_core::Priority;
 use fairlane_support::{TestNats, backlog};
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const JOBS: u64 = 1_000_000;
 const TENANTS: u64 = 10_000;
 /// One job in this many is critical, one in ten standard.
