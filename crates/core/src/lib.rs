@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 
 pub mod attempt;
+pub mod autoscale;
 pub mod breaker;
 pub mod concurrency;
 pub mod defer;

@@ -152,11 +152,11 @@ pub(crate) enum Command {
     /// Send a file of jobs, one JSON object a line
     #[command(after_help = SUBMIT_HELP)]
     Submit(SubmitArgs),
-    /// Show where a job is
+    /// Show where a job is; without one, how the fleet stands and how many workers it is worth having
     #[command(
-        after_help = "Examples:\n  fairlane status acme/wp-1\n  fairlane status wp-1 --tenant acme -o json"
+        after_help = "Examples:\n  fairlane status\n  fairlane status acme/wp-1\n  fairlane status wp-1 --tenant acme -o json"
     )]
-    Status(JobArgs),
+    Status(StatusArgs),
     /// Follow a job to its end: a line for each change of its record
     ///
     /// With -o json each line is the whole record. The exit code is 1 if the job failed or was called off.
@@ -394,6 +394,18 @@ pub(crate) struct JobArgs {
     pub(crate) job: String,
     /// The tenant, if several have a job of this id
     #[arg(long, value_name = "TENANT", value_parser = tenant)]
+    pub(crate) tenant: Option<fairlane_core::TenantId>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The job: its id, or TENANT/ID
+    #[arg(value_name = "JOB")]
+    pub(crate) job: Option<String>,
+    /// The tenant, if several have a job of this id
+    #[arg(long, value_name = "TENANT", value_parser = tenant, requires = "job")]
     pub(crate) tenant: Option<fairlane_core::TenantId>,
     #[command(flatten)]
     pub(crate) output: Output,

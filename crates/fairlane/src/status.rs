@@ -1,19 +1,34 @@
-//! `fairlane status`: where a job is, and what happened to it so far.
+//! `fairlane status`: where a job is, and what happened to it so far; or how the fleet stands.
+
+mod fleet;
 
 use fairlane_wire::{JobRecord, Phase};
 use serde_json::{Value, json};
 
-use crate::cli::{Format, Globals, JobArgs};
+use crate::cli::{Format, Globals, JobArgs, StatusArgs};
 use crate::exit::{Exit, Outcome};
 use crate::lookup::{Found, find};
 use crate::out::{Ink, Paint, print, print_json};
 use crate::target::Target;
 use crate::text;
 
-pub(crate) async fn run(globals: &Globals, args: JobArgs) -> Outcome {
+pub(crate) async fn run(globals: &Globals, args: StatusArgs) -> Outcome {
     let target = Target::load(globals)?;
     let _logs = target.quiet_logs("status")?;
     let nats = target.connect("status").await?;
+    let StatusArgs {
+        job,
+        tenant,
+        output,
+    } = args;
+    let Some(job) = job else {
+        return fleet::show(&nats, output.format).await;
+    };
+    let args = JobArgs {
+        job,
+        tenant,
+        output,
+    };
     let found = find(&nats, &args).await?;
     match args.output.format {
         Format::Text => print(text_of(&found, Paint::for_data(globals.color)))?,

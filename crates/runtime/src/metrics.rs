@@ -108,6 +108,12 @@ catalogue! {
         "Part of a pool's limit per minute that is used up; above 1 it is overdrawn.";
     PAUSES = Gauge "fairlane_pauses" ["scope"], "Pauses and refusals of the upstream in force, by whom they concern.";
     BREAKER_STATE = Gauge "fairlane_breaker_state" ["pool"], "Breaker of a pool: 0 closed (calls pass), 1 half-open, 2 open.";
+    WANTED_SLOTS = Gauge "fairlane_wanted_slots" ["pool"],
+        "Worker slots that are worth having, by pool of workers: what autoscaling goes by.";
+    WANTED_SLOTS_TERM = Gauge "fairlane_wanted_slots_term" ["pool", "term"],
+        "What the wanted slots are made of: slots that all work would keep busy (demand), that the upstream allows (capacity), and that are taken (in_flight).";
+    AUTOSCALE_REASON = Gauge "fairlane_autoscale_reason" ["reason"],
+        "1 for what decides the wanted slots now, 0 for the rest: demand, rpm, itpm, otpm, breaker, retry_after, floor, ceiling.";
     TERM = Gauge "fairlane_term" [], "Term of the leading scheduler; each is larger than the one before.";
     FIRST_GRANT = Gauge "fairlane_first_grant_seconds" [], "Time from the beginning of the term to its first grant.";
     PICTURE_REPAIRS = Counter "fairlane_picture_repairs_total" ["what"],
@@ -471,6 +477,8 @@ mod tests {
         leading.limit_used("haiku-4.5", Bucket::InputTokens, 0.5);
         leading.pauses("pool", 1);
         leading.breaker("haiku-4.5", Breaker::Open);
+        leading.wanted_slots("default", 8, [9, 8, 2]);
+        leading.autoscale_reason("rpm", true);
         leading.term(3);
         leading.first_grant(0.2);
         leading.credit_expired();
@@ -538,6 +546,8 @@ mod tests {
             "fairlane_limit_used",
             "fairlane_pauses",
             "fairlane_breaker_state",
+            "fairlane_wanted_slots",
+            "fairlane_autoscale_reason",
             "fairlane_term",
             "fairlane_first_grant",
         ] {

@@ -3,9 +3,10 @@
 //! All decisions are `fairlane_core`'s. This crate waits for events, hands them to the core in order,
 //! and carries out its effects: [`lead`] for the lease, [`term`] for everything a leader does,
 //! `books` for what it hands on, `aside` for jobs that the leader itself takes out of the queue,
-//! `fairness` for what it tells over HTTP.
+//! `fairness` and `autoscale` for what it tells over HTTP.
 
 mod aside;
+mod autoscale;
 mod books;
 mod clock;
 mod convert;
@@ -34,7 +35,8 @@ pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Re
     let options = Options::from_settings(&settings)?;
     let connected = frame.health.check("nats");
     let fairness = fairness::Fairness::new();
-    frame.health.mount(fairness.routes());
+    let routes = fairness.routes().merge(autoscale::routes(nats.clone()));
+    frame.health.mount(routes);
     let letters = letters::watch(
         nats.clone(),
         Duration::from_millis(settings.results.dead_letters_keep_ms),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use fairlane_core::autoscale;
 use fairlane_core::election::Times;
 use fairlane_core::limiter::Limits;
 use fairlane_core::scheduler::{Config, Policy};
@@ -24,6 +25,7 @@ pub struct Options {
     pub(crate) lease_ttl_max: Duration,
     /// Life of records of ended jobs.
     pub(crate) results_keep: Duration,
+    pub(crate) autoscale: autoscale::Rules,
 }
 
 /// Settings that are each legal and do not fit together.
@@ -117,6 +119,16 @@ impl Options {
                 scheduler.unstarted_ttl_ms.max(scheduler.credit_ttl_ms),
             ),
             results_keep: Duration::from_millis(settings.results.keep_ms),
+            autoscale: autoscale::Rules {
+                drain: [
+                    scheduler.autoscale.drain_critical_ms,
+                    scheduler.autoscale.drain_standard_ms,
+                    scheduler.autoscale.drain_batch_ms,
+                ],
+                hold: scheduler.autoscale.hold_ms,
+                slots_min: u64::from(scheduler.autoscale.slots_min),
+                slots_max: scheduler.autoscale.slots_max,
+            },
         })
     }
 }

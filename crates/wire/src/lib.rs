@@ -4,6 +4,7 @@
 //! arrives is checked here and nowhere else; the types of `core` cannot hold anything wrong.
 
 pub mod ask;
+pub mod autoscale;
 pub mod callback;
 pub mod cut;
 pub mod failure;
@@ -25,6 +26,7 @@ mod text;
 pub mod why;
 
 pub use ask::{AskOutcome, AskReply};
+pub use autoscale::AutoscaleRecord;
 pub use callback::{Callback, Ended};
 pub use cut::Truncation;
 pub use fingerprint::fingerprint;

@@ -392,6 +392,12 @@ impl Namespace {
         "scheduler"
     }
 
+    /// Key of the autoscaling signal in the control bucket.
+    #[must_use]
+    pub fn autoscale_key(&self) -> &'static str {
+        "autoscale"
+    }
+
     /// Key of the lease on one job in the credits bucket.
     #[must_use]
     pub fn lease_key(seq: JobSeq) -> String {

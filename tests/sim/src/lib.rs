@@ -8,7 +8,7 @@
 mod bucket;
 mod leader;
 pub mod plan;
-mod rng;
+pub mod rng;
 pub mod seeds;
 mod upstream;
 mod worker;

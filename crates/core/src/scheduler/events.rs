@@ -64,6 +64,7 @@ impl Scheduler {
         }
         self.jobs.insert(seen.seq, job);
         self.line_up(seen.seq);
+        self.count_arrival(seen.seq, seen.priority);
     }
 
     fn run(
@@ -170,6 +171,10 @@ impl Scheduler {
             if !is_booked {
                 self.book_late(pool, &credit, used);
             }
+        }
+        if used.is_some() && refused.is_none() && outcome != Outcome::Returned {
+            let time = self.now.saturating_sub(credit.granted_at);
+            self.pools.kept_slot(pool, time, self.now);
         }
         // After the refund: what the upstream says remains is an upper bound on the whole.
         if !is_booked {

@@ -244,6 +244,11 @@ impl Lanes {
             .collect()
     }
 
+    /// All queues and their lengths.
+    pub(super) fn queues(&self) -> impl Iterator<Item = (QueueKey, usize)> {
+        self.queues.iter().map(|(&key, queue)| (key, queue.len()))
+    }
+
     /// The oldest job in line of each priority.
     pub(super) fn oldest(&self) -> [Option<JobSeq>; 3] {
         let mut oldest = [None; 3];

@@ -15,6 +15,7 @@ mod fleet;
 mod gates;
 mod inspect;
 mod lanes;
+mod load;
 mod owner;
 mod picture;
 mod pools;

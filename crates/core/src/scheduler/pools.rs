@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::tenants::TenantIx;
 use crate::Millis;
+use crate::autoscale::Mean;
 use crate::breaker::{self, Breaker, Gate};
 use crate::drr::Weight;
 use crate::fairness::Lane;
@@ -56,6 +57,13 @@ struct Pool {
     critical: Option<Critical>,
     /// Cost granted in the last minute, by priority.
     granted: [Recent<60>; 3],
+    /// Jobs that came and may run here.
+    arrivals: Recent<60>,
+    /// What is set aside for a job.
+    input: Mean,
+    output: Mean,
+    /// How long a job keeps its slot.
+    slot_time: Mean,
 }
 
 /// What a critical job takes.
@@ -87,6 +95,10 @@ impl Pools {
             wire: BTreeMap::new(),
             critical: None,
             granted: std::array::from_fn(|_| Recent::new(1_000)),
+            arrivals: Recent::new(1_000),
+            input: Mean::default(),
+            output: Mean::default(),
+            slot_time: Mean::default(),
         });
         PoolIx(self.pools.len() - 1)
     }
@@ -190,6 +202,8 @@ impl Pools {
         pool.pace.started(requests, now);
         let amount = u64::try_from(cost.0).unwrap_or(0);
         pool.granted[priority.index()].add(amount, now);
+        pool.input.add(tokens.input, now);
+        pool.output.add(tokens.output, now);
         if priority == Priority::Critical {
             // The largest of late; what was larger long ago fades.
             let before = pool.critical.map_or(Tokens::default(), |last| last.tokens);
@@ -207,6 +221,29 @@ impl Pools {
     /// Cost granted to a priority in the last minute.
     pub(super) fn granted_lately(&self, pool: PoolIx, priority: Priority, now: Millis) -> u64 {
         self.pools[pool.0].granted[priority.index()].total(now)
+    }
+
+    /// A job came that may run here.
+    pub(super) fn arrived(&mut self, pool: PoolIx, now: Millis) {
+        self.pools[pool.0].arrivals.add(1, now);
+    }
+
+    /// Jobs that came in the last minute.
+    pub(super) fn arrivals(&self, pool: PoolIx, now: Millis) -> u64 {
+        self.pools[pool.0].arrivals.total(now)
+    }
+
+    /// A job kept its slot for so long.
+    pub(super) fn kept_slot(&mut self, pool: PoolIx, time: Millis, now: Millis) {
+        self.pools[pool.0].slot_time.add(time, now);
+    }
+
+    /// How long a job keeps its slot, and the tokens that are set aside for it; None before the first.
+    pub(super) fn means(&self, pool: PoolIx, now: Millis) -> (Option<Millis>, Option<Tokens>) {
+        let pool = &self.pools[pool.0];
+        let tokens = pool.input.at(now).zip(pool.output.at(now));
+        let tokens = tokens.map(|(input, output)| Tokens { input, output });
+        (pool.slot_time.at(now), tokens)
     }
 
     /// A call begins.

@@ -197,11 +197,31 @@ described! {
         demotion: Demotion = Demotion::default(), Kind::Table(Demotion::NODES);
         /// When a pool whose calls fail is closed.
         breaker: Breaker = Breaker::default(), Kind::Table(Breaker::NODES);
+        /// How many worker slots are asked for.
+        autoscale: Autoscale = Autoscale::default(), Kind::Table(Autoscale::NODES);
         /// Jobs of one tenant that may run at the same time.
         tenant_in_flight_max: u32 = 1_000, whole(1, 1_000_000);
         /// Budget of input tokens per day (UTC) of tenants that have none of their own. Beyond half as much again, standard
         /// work is served as batch. Unset: no budget.
         daily_input_tokens: Option<u64> = Some(100_000), whole_or_unset(0, 1_000_000_000_000);
+    }
+}
+
+described! {
+    /// `[scheduler.autoscale]`: how many worker slots are asked for at `/v1/autoscale`.
+    pub struct Autoscale {
+        /// Time in which waiting critical jobs are to be run, milliseconds.
+        drain_critical_ms: u64 = 30_000, whole(1_000, DAY_MS);
+        /// The same for standard jobs.
+        drain_standard_ms: u64 = 300_000, whole(1_000, DAY_MS);
+        /// The same for batch jobs.
+        drain_batch_ms: u64 = HOUR_MS, whole(1_000, 30 * DAY_MS);
+        /// How long slots are kept for a pool that may not be called, milliseconds.
+        hold_ms: u64 = 300_000, whole(0, DAY_MS);
+        /// Slots that are always asked for.
+        slots_min: u32 = 0, whole(0, 1_000_000);
+        /// Slots beyond which no more are asked for.
+        slots_max: Option<u64> = None, whole_or_unset(1, 1_000_000);
     }
 }
 

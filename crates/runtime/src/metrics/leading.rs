@@ -5,8 +5,9 @@ use std::sync::Arc;
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Registry};
 
 use super::{
-    BREAKER_STATE, CREDITS_EXPIRED, FALLBACK_GRANTS, FIRST_GRANT, LIMIT_USED, LabelCap, PAUSES,
-    PICTURE_REPAIRS, POOL_LABELS_MAX, Priority, QUEUE_OLDEST, TERM, counter, gauge, ratio, set,
+    AUTOSCALE_REASON, BREAKER_STATE, CREDITS_EXPIRED, FALLBACK_GRANTS, FIRST_GRANT, LIMIT_USED,
+    LabelCap, PAUSES, PICTURE_REPAIRS, POOL_LABELS_MAX, Priority, QUEUE_OLDEST, TERM, WANTED_SLOTS,
+    WANTED_SLOTS_TERM, counter, gauge, ratio, set,
 };
 
 /// Label values of `bucket`: what a limit counts.
@@ -52,6 +53,9 @@ pub struct Leading {
     limit_used: GaugeVec,
     pauses: IntGaugeVec,
     breaker_state: IntGaugeVec,
+    wanted_slots: IntGaugeVec,
+    wanted_slots_term: IntGaugeVec,
+    autoscale_reason: IntGaugeVec,
     term: IntGaugeVec,
     first_grant: GaugeVec,
     credits_expired: IntCounterVec,
@@ -67,6 +71,9 @@ impl Leading {
             limit_used: ratio(registry, LIMIT_USED),
             pauses: gauge(registry, PAUSES),
             breaker_state: gauge(registry, BREAKER_STATE),
+            wanted_slots: gauge(registry, WANTED_SLOTS),
+            wanted_slots_term: gauge(registry, WANTED_SLOTS_TERM),
+            autoscale_reason: gauge(registry, AUTOSCALE_REASON),
             term: gauge(registry, TERM),
             first_grant: ratio(registry, FIRST_GRANT),
             credits_expired: counter(registry, CREDITS_EXPIRED),
@@ -105,6 +112,23 @@ impl Leading {
         self.breaker_state.with_label_values(labels).set(state);
     }
 
+    /// Slots wanted of a pool of workers, with what they are made of: demand, capacity, in flight.
+    pub fn wanted_slots(&self, pool: &'static str, wanted: u64, terms: [u64; 3]) {
+        let gauge = |value| i64::try_from(value).unwrap_or(i64::MAX);
+        let slots = self.wanted_slots.with_label_values(&[pool]);
+        slots.set(gauge(wanted));
+        for (term, value) in ["demand", "capacity", "in_flight"].into_iter().zip(terms) {
+            let slots = self.wanted_slots_term.with_label_values(&[pool, term]);
+            slots.set(gauge(value));
+        }
+    }
+
+    /// Whether this is what decides the wanted slots now.
+    pub fn autoscale_reason(&self, reason: &'static str, decides: bool) {
+        let gauge = self.autoscale_reason.with_label_values(&[reason]);
+        gauge.set(i64::from(decides));
+    }
+
     /// The leader's term.
     pub fn term(&self, term: u64) {
         set(&self.term, term);
@@ -139,6 +163,9 @@ impl Leading {
         self.limit_used.reset();
         self.pauses.reset();
         self.breaker_state.reset();
+        self.wanted_slots.reset();
+        self.wanted_slots_term.reset();
+        self.autoscale_reason.reset();
         self.term.reset();
         self.first_grant.reset();
     }

@@ -7,6 +7,7 @@
 
 mod ages;
 mod answer;
+mod autoscale;
 mod gauges;
 mod grant;
 mod ledger;
@@ -32,6 +33,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::aside;
+use crate::autoscale::Published;
 use crate::books::Books;
 use crate::clock::Clock;
 use crate::fairness::Fairness;
@@ -108,13 +110,13 @@ struct Leader {
     /// The books, unless they are being saved.
     books: Option<Books>,
     saving: Option<BoxFuture<'static, Books>>,
+    autoscale: autoscale::Publisher,
     /// When this term began to learn.
     began_at: Millis,
     has_granted: bool,
 }
 
 /// What the loop woke up for.
-#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Woken {
     Stop,
     Leases(Vec<watch::Event>),
@@ -128,6 +130,7 @@ enum Woken {
     Outcome(Event),
     Deadline,
     Saved(Books),
+    Published(Published),
     Second,
 }
 
@@ -141,6 +144,9 @@ impl Leader {
         if let Some(snapshot) = snapshot {
             core.restore(snapshot);
         }
+        let autoscale =
+            autoscale::Publisher::open(&nats, shell.options.autoscale, term, shell.clock.now())
+                .await;
         let ready = nats.client.subscribe(nats.names.ready_subject()).await;
         let questions = nats.client.subscribe(nats.names.why_subject()).await;
         let cancels = nats.client.subscribe(nats.names.cancel_subject()).await;
@@ -161,6 +167,7 @@ impl Leader {
             asides: Arc::new(Semaphore::new(ASIDES_MAX)),
             books: Some(books),
             saving: None,
+            autoscale,
             began_at: shell.clock.now(),
             has_granted: false,
             core,
@@ -211,6 +218,7 @@ impl Leader {
                     self.books = Some(books);
                     self.saving = None;
                 }
+                Woken::Published(published) => self.autoscale.published(published),
                 Woken::Second => self.look_around(),
             }
         }
@@ -238,6 +246,7 @@ impl Leader {
             events = taken(&mut self.ledger) => Woken::Ledger(events),
             answer = self.reconcile.next() => Woken::Reconcile(answer),
             books = saved(&mut self.saving) => Woken::Saved(books),
+            published = self.autoscale.next() => Woken::Published(published),
             () = wait_until(deadline) => Woken::Deadline,
             Ok(()) = self.shell.trust.changed(), if !trusted => Woken::Deadline,
         }
@@ -253,6 +262,7 @@ impl Leader {
     fn look_around(&mut self) {
         self.set_gauges();
         self.save_books();
+        self.tell_autoscale();
         self.look_after_leases();
         let now = self.shell.clock.now();
         let (found, searched) = self.core.find_stranded(self.searched, SEARCHED_MAX, now);

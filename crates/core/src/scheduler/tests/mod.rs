@@ -1,6 +1,7 @@
 mod chance;
 mod edges;
 mod inspect;
+mod load;
 mod owner;
 mod refusals;
 mod spare;
