@@ -206,8 +206,9 @@ mod tests {
 
     fn entry(seq: u64, outcome: &str, ambiguous: bool) -> LedgerEntry {
         let text = format!(
-            r#"{{"tenant":"acme","job":"j{seq}","kind":"tagging","priority":"batch","seq":{seq},"delivery":1,
-            "model_asked":"m","usage":{{"input_tokens":100,"output_tokens":50}},"cost_pico_usd":500000000000,
+            r#"{{"tenant":"acme","job":"j{seq}","kind":"tagging","priority":"batch","pool":"p","seq":{seq},"delivery":1,
+            "model_asked":"m","usage":{{"input_tokens":100,"output_tokens":50}},"estimated_input_tokens":1,
+            "estimated_output_tokens":1,"max_tokens":64,"accepted_ms":1,"granted_ms":1,"cost_pico_usd":500000000000,
             "outcome":"{outcome}","ambiguous":{ambiguous},"latency_ms":1,"at_ms":1}}"#
         );
         serde_json::from_str(&text).unwrap()

@@ -32,7 +32,7 @@ pub use cut::Truncation;
 pub use fingerprint::fingerprint;
 pub use job::{JobHeaders, assigned_id, key_hash};
 pub use lease::{Credit, DeliveryOutcome, Grant, Lease, Parked, Pause, Ready, Settlement};
-pub use ledger::LedgerEntry;
+pub use ledger::{LedgerEntry, LimitKind};
 pub use letter::{DeadReason, Failure, Letter};
 pub use lineage::{Ancestor, Redrive};
 pub use names::{Ask, Namespace, header};

@@ -5,13 +5,15 @@ use fairlane_core::attempt::{Cause, History, Hold};
 use fairlane_core::failure::{self, Class, Ending, Paid, Reason, StopReason, Verdict, happened};
 use fairlane_core::models::Catalog;
 use fairlane_core::price::{PriceTable, Usage, Usd};
-use fairlane_core::{Millis, Tokens};
+use fairlane_core::{Millis, Priority, Tokens};
 use fairlane_wire::failure::Upstream;
 use fairlane_wire::lease::{
     Credit, DeliveryOutcome, Health, LimitSeen, LimitsSeen, Pause, Refused, Settlement,
 };
 use fairlane_wire::letter::Try;
-use fairlane_wire::{DeadReason, Failure, JobHeaders, JobRecord, LedgerEntry, Phase, UsageRecord};
+use fairlane_wire::{
+    DeadReason, Failure, JobHeaders, JobRecord, LedgerEntry, LimitKind, Phase, UsageRecord,
+};
 
 /// What a job has behind it, by its record.
 pub(crate) fn history(record: &JobRecord) -> History {
@@ -82,33 +84,81 @@ pub(crate) fn add_usage(record: &mut JobRecord, more: &Usage, cost: Option<Usd>)
     }
 }
 
+/// What a job asked of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    /// The job's own, however it is served.
+    pub(crate) priority: Priority,
+    pub(crate) max_tokens: u64,
+}
+
 /// The booking of a call.
 pub(crate) fn ledger_entry(
     credit: &Credit,
     headers: &JobHeaders,
     report: &CallReport,
     verdict: &Verdict,
+    asked: Asked,
     cost: Option<Usd>,
     at_ms: Millis,
 ) -> LedgerEntry {
+    let own = (asked.priority != credit.priority).then(|| asked.priority.as_str().to_owned());
     LedgerEntry {
         tenant: credit.tenant.clone(),
         job: credit.job.clone(),
         kind: headers.kind.to_string(),
         priority: credit.priority.as_str().to_owned(),
+        own_priority: own,
+        pool: credit.pool.to_string(),
         seq: credit.seq.0,
         delivery: credit.delivery,
         model_asked: headers.model.to_string(),
         model_used: report.model.clone(),
         usage: usage(&report.usage),
+        estimated_input_tokens: headers.tokens.input,
+        estimated_output_tokens: headers.tokens.output,
+        max_tokens: asked.max_tokens,
         cost_pico_usd: cost.and_then(|cost| u64::try_from(cost.0).ok()),
         outcome: verdict.reason.as_str().to_owned(),
         ambiguous: is_ambiguous(verdict),
         request_id: report.request_id.clone(),
         status: report.status,
+        limit: limit_met(verdict.reason, report),
+        retry_after_ms: asked_wait(verdict),
+        accepted_ms: headers.accepted_ms,
+        not_before_ms: headers.not_before_ms,
+        granted_ms: credit.granted_ms,
         latency_ms: report.timings.total_ms,
         at_ms,
     }
+}
+
+/// The limit of which nothing remained when a call was turned away by one; the nearest to its end, if the
+/// headers of the answer tell of several.
+fn limit_met(reason: Reason, report: &CallReport) -> Option<LimitKind> {
+    if reason != Reason::RateLimit {
+        return None;
+    }
+    let limits = [
+        (LimitKind::Requests, report.limits.requests),
+        (LimitKind::InputTokens, report.limits.input),
+        (LimitKind::OutputTokens, report.limits.output),
+    ];
+    let left = limits.into_iter().filter_map(|(kind, bucket)| {
+        let bucket = bucket?;
+        let (limit, left) = (bucket.limit?.max(1), bucket.remaining?);
+        Some((left.saturating_mul(1_000) / limit, kind))
+    });
+    left.min_by_key(|(part, _)| *part).map(|(_, kind)| kind)
+}
+
+/// How long the upstream asked the job, or the whole pool, to wait.
+fn asked_wait(verdict: &Verdict) -> Option<Millis> {
+    let paused = verdict.pause.and_then(|pause| match pause.until {
+        failure::Until::For(wait) => Some(wait),
+        failure::Until::Probe { .. } => None,
+    });
+    verdict.retry_after.or(paused).map(failure::RetryAfter::ms)
 }
 
 /// Whether the call may have been answered and paid without our seeing it.

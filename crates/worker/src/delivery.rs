@@ -31,7 +31,7 @@ use fairlane_wire::{
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::books;
+use crate::books::{self, Asked};
 use crate::call::{self, Called};
 use crate::lease::Held;
 use crate::models::Models;
@@ -230,6 +230,7 @@ enum End {
 struct Call {
     report: CallReport,
     verdict: Verdict,
+    asked: Asked,
     cost: Option<Usd>,
 }
 
@@ -436,6 +437,7 @@ impl Delivery {
             let call = Call {
                 report,
                 verdict,
+                asked: self.asked(&task),
                 cost,
             };
             return Box::pin(self.finish(task, call, decision, failure)).await;
@@ -485,6 +487,15 @@ impl Delivery {
             max_tokens: task.plan.max_tokens,
             output_tokens_max: task.plan.output_tokens_max,
             is_probe: self.credit().probe,
+        }
+    }
+
+    fn asked(&self, task: &Task) -> Asked {
+        let names = &self.context.nats.names;
+        let own = names.job_priority(&task.job.message.subject);
+        Asked {
+            priority: own.unwrap_or(self.credit().priority),
+            max_tokens: task.plan.max_tokens,
         }
     }
 

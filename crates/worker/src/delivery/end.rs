@@ -322,6 +322,7 @@ impl Delivery {
         let call = Call {
             report,
             verdict,
+            asked: self.asked(task),
             cost,
         };
         tracing::info!(
@@ -369,6 +370,7 @@ impl Delivery {
             &Call {
                 report,
                 verdict,
+                asked: self.asked(task),
                 cost,
             },
         )

@@ -127,6 +127,7 @@ impl Delivery {
             headers,
             &call.report,
             &call.verdict,
+            call.asked,
             call.cost,
             now_ms(),
         );

@@ -151,6 +151,10 @@ fn call(ending: Ending) -> Call {
     Call {
         verdict: classify(&report.ending),
         report,
+        asked: books::Asked {
+            priority: fairlane_core::Priority::Batch,
+            max_tokens: 64,
+        },
         cost: None,
     }
 }
