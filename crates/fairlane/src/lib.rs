@@ -10,6 +10,7 @@
 //! | `lookup`, `status`, `watch`, `why`, `result` | one job |
 //! | `tenant` | what holds for tenants |
 //! | `ledger` | what was paid, by tenant |
+//! | `tune` | better settings, proved by replaying the ledger |
 //! | `ask` | what the owner of a job can have done to it |
 //! | `dlq` | dead letters: list, show, repair, send again, export |
 //! | `demo` | `dev` and `submit` over a bundled file, with the outcome checked |
@@ -38,6 +39,7 @@ mod target;
 mod tenant;
 mod tether;
 mod text;
+mod tune;
 mod watch;
 mod why;
 
@@ -112,6 +114,7 @@ async fn run(cli: Cli) -> Outcome {
             Box::pin(ask::run(&globals, args, Ask::Regenerate, None)).await
         }
         Command::Ledger(args) => Box::pin(ledger::run(&globals, args)).await,
+        Command::Tune(args) => Box::pin(tune::run(&globals, args)).await,
         Command::Watch(args) => Box::pin(watch::run(&globals, args)).await,
         Command::Why(args) => why::run(&globals, args).await,
         Command::Tenant(command) => tenant::run(&globals, command).await,

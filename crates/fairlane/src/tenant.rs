@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use fairlane_core::TenantId;
 use fairlane_nats::watch::Event;
-use fairlane_nats::{Bucket, Content, Revision, WriteError};
+use fairlane_nats::{Bucket, Content, Nats, Revision, WriteError};
 use fairlane_wire::{TenantRecord, TenantRecordError};
 use serde_json::{Map, Value, json};
 
@@ -121,6 +121,17 @@ fn now_ms() -> u64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// All records of tenants that are usable, for commands that look at what holds.
+pub(crate) async fn records(nats: &Nats) -> anyhow::Result<BTreeMap<TenantId, TenantRecord>> {
+    let bucket = nats.bucket(&nats.names.tenants_bucket());
+    let all = Tenants { bucket }.all().await?;
+    let usable = all.into_iter().filter_map(|(tenant, record)| {
+        let tenant = TenantId::parse(&tenant).ok()?;
+        Some((tenant, record.ok()?))
+    });
+    Ok(usable.collect())
 }
 
 struct Tenants {

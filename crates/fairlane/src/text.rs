@@ -28,6 +28,26 @@ pub(crate) fn span(ms: u64) -> String {
     }
 }
 
+/// Rows as columns: the first one to the left, the others to the right if `numbers`. All rows are of one length.
+pub(crate) fn columns<const N: usize>(rows: &[[String; N]], numbers: bool) -> String {
+    let length = |text: &String| text.chars().count();
+    let widths: [usize; N] =
+        std::array::from_fn(|at| rows.iter().map(|row| length(&row[at])).max().unwrap_or(0));
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths).enumerate();
+        let cells = cells.map(|(at, (cell, width))| {
+            if at == 0 || !numbers {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
+            }
+        });
+        let line = cells.collect::<Vec<_>>().join("  ");
+        line.trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -26,6 +26,7 @@ use fairlane_runtime::health::Check;
 use fairlane_runtime::{Frame, Metrics, Rule, Shutdown};
 
 pub use options::{Options, OptionsError};
+pub use tenants::policy_with;
 
 /// Runs the scheduler until it is asked to stop; hands the lease over at once if it leads.
 ///

@@ -59,6 +59,12 @@ const DELIVERY_SLACK: u32 = 4;
 const WORKER_SILENCE_MAX_MS: u64 = 3_500;
 
 impl Options {
+    /// What the core keeps to, for whoever replays it.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// # Errors
     /// [`OptionsError`] with the key, the value and what would be right.
     pub fn from_settings(settings: &Settings) -> Result<Self, OptionsError> {

@@ -24,16 +24,19 @@ pub(crate) enum Unusable {
 /// [`Unusable`] with the field, its value, and what would be right.
 pub(crate) fn policy(config: &Config, entry: &Entry) -> Result<Event, Unusable> {
     let tenant = TenantId::parse(&entry.key).map_err(|error| Unusable::Key(error.to_string()))?;
-    let base = config.tenants.get(&tenant).copied();
-    let base = base.unwrap_or(config.default_policy);
-    let policy = match entry.value() {
-        Some(value) => over(base, &TenantRecord::parse(value)?),
-        None => base,
+    let record = match entry.value() {
+        Some(value) => TenantRecord::parse(value)?,
+        None => TenantRecord::default(),
     };
+    let policy = policy_with(config, &tenant, &record);
     Ok(Event::Policy { tenant, policy })
 }
 
-fn over(base: Policy, record: &TenantRecord) -> Policy {
+/// What holds for a tenant with this record of its own.
+#[must_use]
+pub fn policy_with(config: &Config, tenant: &TenantId, record: &TenantRecord) -> Policy {
+    let base = config.tenants.get(tenant).copied();
+    let base = base.unwrap_or(config.default_policy);
     let weight = record.weight.map(weight).or(record.plan.map(weight_of));
     Policy {
         weight: weight.unwrap_or(base.weight),

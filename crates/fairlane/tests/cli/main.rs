@@ -5,5 +5,6 @@
 mod commands;
 mod submit;
 mod tenants;
+mod tune;
 mod why;
 mod world;
