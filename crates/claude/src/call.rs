@@ -17,7 +17,7 @@ use crate::key::ApiKey;
 use crate::limits::Limits;
 use crate::report::{CallReport, Progress, Stage, Timings, UsageBasis};
 use crate::request::CallRequest;
-use crate::sse::Parser;
+use crate::sse::{Event, Parser};
 use crate::usage;
 
 /// More of an error's body says nothing new.
@@ -35,7 +35,7 @@ impl Client {
         &self,
         key: &ApiKey,
         request: CallRequest,
-        on_progress: impl FnMut(Progress),
+        on_progress: impl FnMut(Progress<'_>),
         cancel: impl Future<Output = ()>,
     ) -> CallReport {
         let mut call = Call {
@@ -78,7 +78,7 @@ enum Came<T> {
     Cancel,
 }
 
-impl<P: FnMut(Progress), C: Future<Output = ()>> Call<'_, P, C> {
+impl<P: FnMut(Progress<'_>), C: Future<Output = ()>> Call<'_, P, C> {
     async fn run(&mut self, key: &ApiKey, request: CallRequest) -> Ending {
         // Asked first, so that a call cancelled before it began is known not to have been sent.
         if is_ready(self.cancel.as_mut()).await {
@@ -107,11 +107,11 @@ impl<P: FnMut(Progress), C: Future<Output = ()>> Call<'_, P, C> {
         }
         match Media::of(headers) {
             Media::EventStream => {
-                self.tell(Stage::Accepted, 0);
+                self.tell(Stage::Accepted, 0, None);
                 self.read_stream(response, waits).await
             }
             Media::Json => {
-                self.tell(Stage::Accepted, 0);
+                self.tell(Stage::Accepted, 0, None);
                 self.read_whole(response, waits).await
             }
             Media::Other => {
@@ -275,6 +275,7 @@ impl<P: FnMut(Progress), C: Future<Output = ()>> Call<'_, P, C> {
                     Ok(Step::Writing) => Stage::Writing,
                     Ok(Step::Closing) => Stage::Closing,
                     Ok(Step::Stopped) => {
+                        self.tell(Stage::Closing, assembler.output_tokens(), Some(&event));
                         read_tail(response).await;
                         return None;
                     }
@@ -289,7 +290,7 @@ impl<P: FnMut(Progress), C: Future<Output = ()>> Call<'_, P, C> {
                     }
                 };
                 progress_deadline = Instant::now() + client.options.progress_timeout;
-                self.tell(stage, assembler.output_tokens());
+                self.tell(stage, assembler.output_tokens(), Some(&event));
             }
         }
     }
@@ -315,7 +316,7 @@ impl<P: FnMut(Progress), C: Future<Output = ()>> Call<'_, P, C> {
         }
     }
 
-    fn tell(&mut self, stage: Stage, output_tokens: u64) {
+    fn tell(&mut self, stage: Stage, output_tokens: u64, event: Option<&Event>) {
         if matches!(stage, Stage::Thinking | Stage::Writing)
             && self.report.timings.first_output_ms.is_none()
         {
@@ -323,6 +324,7 @@ impl<P: FnMut(Progress), C: Future<Output = ()>> Call<'_, P, C> {
         }
         (self.on_progress)(Progress {
             stage,
+            event,
             output_tokens,
         });
     }

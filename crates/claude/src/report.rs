@@ -5,6 +5,7 @@ use fairlane_core::price::{Terms, Usage};
 use serde_json::Value;
 
 use crate::limits::Limits;
+use crate::sse::Event;
 
 /// The whole outcome of one call. There is no error beside it: a failed call is a report too.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,8 +61,10 @@ pub struct Timings {
 
 /// How far a running call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct Progress<'a> {
     pub stage: Stage,
+    /// The event that brought it here, if it came in one.
+    pub event: Option<&'a Event>,
     /// Output tokens so far; an estimate until the end.
     pub output_tokens: u64,
 }

@@ -206,15 +206,19 @@ async fn the_request_carries_body_key_version_betas_and_the_jobs_headers() {
 #[tokio::test]
 async fn stages_are_told_while_the_call_runs() {
     let server = Server::start(vec![success()]).await;
-    let mut stages: Vec<Progress> = Vec::new();
+    let mut told: Vec<(Stage, u64)> = Vec::new();
+    let mut events: Vec<String> = Vec::new();
     Box::pin(client(&server).call(
         &key(),
         request(),
-        |progress| stages.push(progress),
+        |progress| {
+            told.push((progress.stage, progress.output_tokens));
+            events.extend(progress.event.map(|event| event.name.clone()));
+        },
         pending(),
     ))
     .await;
-    let mut order: Vec<Stage> = stages.iter().map(|progress| progress.stage).collect();
+    let mut order: Vec<Stage> = told.iter().map(|(stage, _)| *stage).collect();
     order.dedup();
     assert_eq!(
         order,
@@ -225,11 +229,10 @@ async fn stages_are_told_while_the_call_runs() {
             Stage::Closing
         ]
     );
-    assert!(
-        stages.is_sorted_by_key(|progress| progress.output_tokens),
-        "{stages:?}"
-    );
-    assert_eq!(stages.last().unwrap().output_tokens, 9);
+    assert!(told.is_sorted_by_key(|(_, tokens)| *tokens), "{told:?}");
+    assert_eq!(told.last().unwrap().1, 9);
+    assert_eq!(events.first().unwrap(), "message_start");
+    assert_eq!(events.last().unwrap(), "message_stop");
 }
 
 #[tokio::test]
@@ -714,7 +717,7 @@ async fn a_cancelled_call_closes_its_connection_and_keeps_what_it_saw() {
                 }
             }
         };
-        let on_progress = |progress: Progress| {
+        let on_progress = |progress: Progress<'_>| {
             if progress.stage == Stage::Writing
                 && let Some(started) = started.take()
             {

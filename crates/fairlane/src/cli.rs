@@ -245,9 +245,50 @@ pub(crate) enum TenantCommand {
     /// End a demotion by hand before its time (one by the scheduler ends by itself)
     #[command(after_help = "Example:\n  fairlane tenant restore acme")]
     Restore(TenantArgs),
-    /// Take away all settings of a tenant: the configuration decides again
+    /// Take away all settings of a tenant but its keys: the configuration decides again
     #[command(after_help = "Example:\n  fairlane tenant unset acme")]
     Unset(TenantArgs),
+    /// Work with the keys that a tenant's programs show to the HTTP API
+    #[command(subcommand)]
+    Key(TenantKeyCommand),
+}
+
+/// A key that is revoked is refused within a second.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TenantKeyCommand {
+    /// Make a key and print its secret, which is shown this once and stored nowhere
+    #[command(after_help = "Example:\n  fairlane tenant key create acme --note 'web shop'")]
+    Create(KeyCreateArgs),
+    /// List the keys of a tenant, without their secrets
+    #[command(after_help = "Example:\n  fairlane tenant key ls acme")]
+    Ls(TenantArgs),
+    /// Revoke a key of a tenant, named by its id
+    #[command(after_help = "Example:\n  fairlane tenant key revoke acme 1a2b3c4d5e6f")]
+    Revoke(KeyRevokeArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyCreateArgs {
+    /// The tenant
+    #[arg(value_name = "TENANT", value_parser = tenant)]
+    pub(crate) tenant: fairlane_core::TenantId,
+    /// What the key is for, shown in lists
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyRevokeArgs {
+    /// The tenant
+    #[arg(value_name = "TENANT", value_parser = tenant)]
+    pub(crate) tenant: fairlane_core::TenantId,
+    /// The key's id, as `fairlane tenant key ls` shows it
+    #[arg(value_name = "KEY")]
+    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 #[derive(Debug, Args)]

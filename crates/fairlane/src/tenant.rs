@@ -3,6 +3,8 @@
 //! A record in the tenants bucket stands over the configuration, field by field. The leading scheduler
 //! watches the bucket, so a change acts at once, on jobs that are queued too.
 
+mod keys;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -34,6 +36,7 @@ pub(crate) async fn run(globals: &Globals, command: TenantCommand) -> Outcome {
         bucket: nats.bucket(&nats.names.tenants_bucket()),
     };
     let (tenant, format) = match command {
+        TenantCommand::Key(command) => return keys::run(&records, command).await,
         TenantCommand::Ls(output) => return list(&records, output.format).await,
         TenantCommand::Show(args) => (args.tenant, args.output.format),
         TenantCommand::Set(args) => {
@@ -203,6 +206,26 @@ impl Tenants {
                 ));
             }
             let (key, expected) = (tenant.as_str(), stored.revision);
+            // Whoever wants the defaults back does not mean to lock the tenant's programs out.
+            let keys = match &stored.record {
+                Some(Ok(record)) => record.keys.clone(),
+                Some(Err(_)) | None => Vec::new(),
+            };
+            if !keys.is_empty() {
+                let rest = TenantRecord {
+                    keys,
+                    ..TenantRecord::default()
+                };
+                match self
+                    .bucket
+                    .put_if(key, rest.to_bytes().into(), expected, None)
+                    .await
+                {
+                    Ok(_) => return Ok(()),
+                    Err(WriteError::Conflict { .. }) => continue,
+                    Err(error) => return Err(not_stored(error)),
+                }
+            }
             let removed = self
                 .bucket
                 .tombstone_if(key, expected, Default::default(), TRACE_KEEP);

@@ -6,6 +6,7 @@
 pub mod ask;
 pub mod autoscale;
 pub mod callback;
+pub mod count;
 pub mod cut;
 pub mod failure;
 pub mod fallback;
@@ -28,6 +29,7 @@ pub mod why;
 pub use ask::{AskOutcome, AskReply};
 pub use autoscale::AutoscaleRecord;
 pub use callback::{Callback, Ended};
+pub use count::CountReply;
 pub use cut::Truncation;
 pub use fingerprint::fingerprint;
 pub use job::{JobHeaders, assigned_id, key_hash};
@@ -42,5 +44,5 @@ pub use record::{
 };
 pub use snapshot::SnapshotRecord;
 pub use submission::{Submission, measure, peek};
-pub use tenant::{Plan, TenantRecord, TenantRecordError};
+pub use tenant::{Plan, TenantKey, TenantRecord, TenantRecordError};
 pub use why::{Demoted, Line, PlaceRecord, TenantWhy, WhyAnswer, WhyRequest};

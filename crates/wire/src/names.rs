@@ -344,6 +344,24 @@ impl Namespace {
         Some((ask, tenant, JobId::parse(parts.next()?).ok()?))
     }
 
+    /// Where the parts of an answer are told while they are written, to whoever listens.
+    #[must_use]
+    pub fn stream_subject(&self, tenant: &TenantId, job: &JobId) -> String {
+        format!("{}.stream.{tenant}.{job}", self.lower)
+    }
+
+    /// Where workers are asked how many tokens a request has.
+    #[must_use]
+    pub fn count_subject(&self) -> String {
+        format!("{}.ctl.count", self.lower)
+    }
+
+    /// KV bucket of batches of the HTTP API.
+    #[must_use]
+    pub fn batches_bucket(&self) -> String {
+        self.bucket("batches")
+    }
+
     /// Where workers and the leader hear that a job was called off.
     #[must_use]
     pub fn cancel_subject(&self) -> String {
@@ -413,6 +431,8 @@ impl Namespace {
 
 /// Headers on messages. `Fl-*` are Fairlane's own, the rest are standards.
 pub mod header {
+    /// Which part of an answer a message is: attempt, first event, events.
+    pub const PART: &str = "Fl-Part";
     /// Job id.
     pub const JOB: &str = "Fl-Job";
     /// Idempotency key.

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::callback::Callback;
 use crate::letter::{DeadReason, Failure};
 
-pub use choices::{DeferChoice, FallbackChoice, OnOverload};
+pub use choices::{DeferChoice, FallbackChoice, OnOverload, StopReasons};
 
 /// Output limit of a job that uses the `prompt` shorthand and names none.
 pub const DEFAULT_MAX_TOKENS: u64 = 1_024;
@@ -46,9 +46,13 @@ pub struct Submission {
     /// Who hears of the job's end.
     pub callback: Option<Callback>,
     pub metadata: Option<Value>,
+    /// Whether somebody listens to the parts of the answer while it is written.
+    pub stream: bool,
+    /// Which complete answers are results.
+    pub stop_reasons: StopReasons,
 }
 
-const FIELDS: [&str; 20] = [
+const FIELDS: [&str; 22] = [
     "id",
     "tenant",
     "idempotency_key",
@@ -69,6 +73,8 @@ const FIELDS: [&str; 20] = [
     "metadata",
     "max_tokens",
     "system",
+    "stream",
+    "stop_reasons",
 ];
 
 /// Parses the bytes published for `tenant`.
@@ -105,6 +111,8 @@ pub fn parse(body: &[u8], tenant: &TenantId) -> Result<Submission, Failure> {
         max_attempts: fields.max_attempts()?,
         callback: Callback::read(fields.0.remove("callback"))?,
         metadata: fields.0.remove("metadata"),
+        stream: choices::stream(fields.0.remove("stream"))?,
+        stop_reasons: choices::stop_reasons(fields.0.remove("stop_reasons"))?,
     })
 }
 

@@ -4,8 +4,9 @@
 //! write a record, so it is read field by field, and an error names the field, what stands there, and
 //! what would be right.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 /// Settings of one tenant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -25,6 +26,64 @@ pub struct TenantRecord {
     /// Its standard work is served as batch until then, unix milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub demoted_until_ms: Option<u64>,
+    /// What its callers of the HTTP API show; see [`TenantKey`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<TenantKey>,
+}
+
+/// An API key of a tenant, by the hash of its secret. A secret is 256 random bits, so a plain hash keeps
+/// it: there is nothing to guess.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TenantKey {
+    /// What it is called in lists, logs, and to revoke it: the beginning of the hash.
+    pub id: String,
+    /// SHA-256 of the secret, hexadecimal.
+    pub sha256: String,
+    /// Unix milliseconds.
+    pub created_ms: u64,
+    /// What it is for, in its maker's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// What the secret of every key begins with.
+pub const KEY_PREFIX: &str = "flk_";
+
+/// Keys that a tenant may have.
+pub const KEYS_MAX: usize = 32;
+
+/// Characters of a hash that name its key.
+const KEY_ID_CHARS: usize = 12;
+
+impl TenantKey {
+    /// The key of this secret.
+    #[must_use]
+    pub fn of(secret: &str, created_ms: u64, note: Option<String>) -> Self {
+        let sha256 = Self::hash(secret);
+        Self {
+            id: sha256[..KEY_ID_CHARS].to_owned(),
+            sha256,
+            created_ms,
+            note,
+        }
+    }
+
+    /// The secret made of these random bytes.
+    #[must_use]
+    pub fn secret(random: [u8; 32]) -> String {
+        KEY_PREFIX.to_owned() + &hex(&random)
+    }
+
+    /// What is stored of a secret.
+    #[must_use]
+    pub fn hash(secret: &str) -> String {
+        hex(&Sha256::digest(secret.as_bytes()))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What a tenant pays for.
@@ -69,12 +128,13 @@ pub enum TenantRecordError {
     },
 }
 
-const FIELDS: [&str; 5] = [
+const FIELDS: [&str; 6] = [
     "plan",
     "weight",
     "daily_input_tokens",
     "in_flight_max",
     "demoted_until_ms",
+    "keys",
 ];
 
 /// Bounds as in the configuration.
@@ -142,6 +202,12 @@ impl TenantRecord {
                 self.demoted_until_ms =
                     Some(number().ok_or_else(|| wrong("demoted_until_ms", right))?);
             }
+            "keys" => {
+                let right = "use a list of up to 32 keys as `fairlane tenant key` writes them";
+                let keys: Option<Vec<TenantKey>> = serde_json::from_value(value.clone()).ok();
+                let keys = keys.filter(|keys| keys.len() <= KEYS_MAX);
+                self.keys = keys.ok_or_else(|| wrong("keys", right))?;
+            }
             unknown => {
                 return Err(TenantRecordError::Unknown {
                     field: unknown.chars().take(SHOWN_MAX).collect(),
@@ -175,10 +241,32 @@ mod tests {
             daily_input_tokens: Some(1_000_000),
             in_flight_max: Some(20),
             demoted_until_ms: Some(1_700_000_000_000),
+            keys: vec![TenantKey {
+                id: "5e8d".to_owned(),
+                sha256: "5e8dcc".to_owned(),
+                created_ms: 7,
+                note: Some("ci".to_owned()),
+            }],
         };
-        let text = r#"{"plan":"pro","weight":2.5,"daily_input_tokens":1000000,"in_flight_max":20,"demoted_until_ms":1700000000000}"#;
+        let text = r#"{"plan":"pro","weight":2.5,"daily_input_tokens":1000000,"in_flight_max":20,"demoted_until_ms":1700000000000,"keys":[{"id":"5e8d","sha256":"5e8dcc","created_ms":7,"note":"ci"}]}"#;
         assert_eq!(String::from_utf8(record.to_bytes()).unwrap(), text);
         assert_eq!(TenantRecord::parse(text.as_bytes()), Ok(record));
+    }
+
+    #[test]
+    fn a_key_is_stored_as_a_hash_and_named_by_its_beginning() {
+        let secret = TenantKey::secret([0xab; 32]);
+        assert_eq!(secret, format!("flk_{}", "ab".repeat(32)));
+        let key = TenantKey::of(&secret, 7, None);
+        // As sha256sum says.
+        assert_eq!(
+            TenantKey::hash("abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert_eq!(key.sha256, TenantKey::hash(&secret));
+        assert!(key.sha256.starts_with(&key.id) && key.id.len() == 12);
+        let text = serde_json::to_string(&key).unwrap();
+        assert!(!text.contains(&secret[4..]), "{text}");
     }
 
     #[test]
@@ -223,7 +311,7 @@ mod tests {
             ),
             (
                 r#"{"wieght": 3}"#,
-                "field \"wieght\" (with the value 3) is not known; the fields are plan, weight, daily_input_tokens, in_flight_max, demoted_until_ms",
+                "field \"wieght\" (with the value 3) is not known; the fields are plan, weight, daily_input_tokens, in_flight_max, demoted_until_ms, keys",
             ),
         ] {
             assert_eq!(error(text), told);

@@ -30,7 +30,7 @@ pub(crate) async fn run(
     request: &Request,
     stop: &CancellationToken,
     off: impl Future<Output = ()>,
-    on_progress: impl FnMut(Progress),
+    on_progress: impl FnMut(Progress<'_>),
 ) -> Called {
     let prepared = match request.prepare(&lease.credit) {
         Ok(prepared) => prepared,

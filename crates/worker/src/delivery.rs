@@ -18,13 +18,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use fairlane_claude::{CallReport, Client};
 use fairlane_core::attempt::{self, Allowance, Decision, Jitter};
-use fairlane_core::failure::{Ending, Reason, Verdict, classify};
+use fairlane_core::failure::{Ending, Next, Reason, Verdict, classify};
 use fairlane_core::price::{Usage, Usd};
 use fairlane_core::{JobSeq, Millis, WorkerId};
 use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::{Nats, Records, Revision, Slot, StoredMessage};
 use fairlane_runtime::Metrics;
 use fairlane_wire::lease::{Credit, DeliveryOutcome, Grant, ParkReason};
+use fairlane_wire::submission::StopReasons;
 use fairlane_wire::{
     DeadReason, Failure, JobHeaders, JobRecord, Phase, Standing, Submission, submission,
 };
@@ -36,6 +37,7 @@ use crate::call::{self, Called};
 use crate::lease::Held;
 use crate::models::Models;
 use crate::options::Options;
+use crate::parts;
 use crate::request::{Plan, Request};
 use crate::schema::Schema;
 use crash::Point;
@@ -379,7 +381,8 @@ impl Delivery {
                 self.off.clone(),
             );
             self.context.reached(Point::BeforeCall).await;
-            let called = Box::pin(self.one_call(&request, &mut live)).await;
+            let listened = task.submission.stream.then(|| self.attempt(turn));
+            let called = Box::pin(self.one_call(&request, &mut live, listened)).await;
             self.context.reached(Point::Answered).await;
             let mut report = match called {
                 Called::Reported(report) => *report,
@@ -413,7 +416,11 @@ impl Delivery {
                 live.refine(task.schema.is_some()),
             );
             task.job.revision = live.revision;
-            let verdict = classify(&report.ending);
+            let mut verdict = classify(&report.ending);
+            if task.submission.stop_reasons == StopReasons::Any && report.message.is_some() {
+                // Its owner reads the stop reason, so whatever came to its end is the answer.
+                verdict.next = Next::Keep;
+            }
             if verdict.reason == Reason::InvalidRequest && request.drop_format() {
                 // The format was our idea: without it the answer is only checked.
                 continue;
@@ -444,28 +451,55 @@ impl Delivery {
         }
     }
 
-    async fn one_call(&mut self, request: &Request, live: &mut Live) -> Called {
+    /// Calls; somebody listens to the parts of the answer if they have a name.
+    async fn one_call(
+        &mut self,
+        request: &Request,
+        live: &mut Live,
+        listened: Option<String>,
+    ) -> Called {
         let context = self.context.clone();
         let stop = self.stop.clone();
-        let tokens = AtomicU64::new(0);
-        Box::pin(call::run(
+        let tokens = &AtomicU64::new(0);
+        let (mut parts, teller) = match listened {
+            Some(attempt) => {
+                let Credit { tenant, job, .. } = self.credit();
+                let subject = context.nats.names.stream_subject(tenant, job);
+                let (parts, teller) = parts::channel(context.nats.clone(), subject, attempt);
+                (Some(parts), Some(teller))
+            }
+            None => (None, None),
+        };
+        let call = Box::pin(call::run(
             &context,
             &mut self.lease,
             request,
             &stop,
-            live.follow(&tokens),
-            |progress| tokens.store(progress.output_tokens, Ordering::Relaxed),
-        ))
-        .await
+            live.follow(tokens),
+            // The call takes the parts with it: their end is the teller's.
+            move |progress| {
+                tokens.store(progress.output_tokens, Ordering::Relaxed);
+                if let (Some(parts), Some(event)) = (&mut parts, progress.event) {
+                    parts.push(event);
+                }
+            },
+        ));
+        match teller {
+            Some(teller) => Box::pin(teller.beside(call)).await,
+            None => call.await,
+        }
+    }
+
+    /// What a call is named to those who listen to its answer: no two of a job are the same.
+    fn attempt(&self, turn: u32) -> String {
+        let Credit { seq, delivery, .. } = self.credit();
+        format!("{}.{delivery}.{turn}", seq.0)
     }
 
     /// Turns a good answer that breaks the job's schema into what it is: a failure.
     async fn check_schema(&self, task: &Task, report: &mut CallReport) -> Option<Failure> {
         let schema = task.schema.as_ref()?;
-        if !matches!(
-            classify(&report.ending).next,
-            fairlane_core::failure::Next::Keep
-        ) {
+        if !matches!(classify(&report.ending).next, Next::Keep) {
             return None;
         }
         let violation = schema.check(report.message.as_ref()?).await.err()?;

@@ -12,6 +12,8 @@
 //! | `lease` | the credit: start, renew, release, park |
 //! | `request` | the request that is sent, to which model |
 //! | `call` | the call under its lease |
+//! | `parts` | the parts of an answer while it is written, for those who listen |
+//! | `count` | how many tokens a request has, for those who have no key |
 //! | `models` | what is known of the models, by the upstream's word too |
 //! | `key` | the API key of the moment |
 //! | `books` | record, ledger entry, letter and settlement as data |
@@ -19,11 +21,13 @@
 
 mod books;
 mod call;
+mod count;
 mod delivery;
 mod key;
 mod lease;
 mod models;
 mod options;
+mod parts;
 mod request;
 mod schema;
 mod slots;
@@ -57,6 +61,11 @@ pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Re
         "slots",
         Rule::Essential,
         slots::run(context.clone(), shutdown.clone(), connected),
+    );
+    frame.spawn(
+        "counts",
+        Rule::Essential,
+        count::serve(context.clone(), shutdown.clone()),
     );
     frame.spawn("models", Rule::Logged, models::refresh(context, shutdown));
     frame.run().await?;

@@ -32,6 +32,16 @@ pub enum DeferChoice {
     No,
 }
 
+/// `stop_reasons`: which complete answers are results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StopReasons {
+    /// Those that are whole: `end_turn`, `tool_use`, `stop_sequence`.
+    #[default]
+    Whole,
+    /// All: the owner reads the stop reason, as a caller of the Claude API does.
+    Any,
+}
+
 /// Most betas of one job, and the longest name of one, bytes.
 const BETAS_MAX: usize = 16;
 const BETA_BYTES_MAX: usize = 64;
@@ -77,6 +87,24 @@ pub(super) fn on_overload(value: Option<Value>) -> Result<OnOverload, Failure> {
         }
     }
     Ok(choice)
+}
+
+/// Reads `stream`.
+pub(super) fn stream(value: Option<Value>) -> Result<bool, Failure> {
+    match value {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(stream)) => Ok(stream),
+        Some(other) => Err(wrong("stream", &other, "true or false")),
+    }
+}
+
+/// Reads `stop_reasons`.
+pub(super) fn stop_reasons(value: Option<Value>) -> Result<StopReasons, Failure> {
+    match value.as_ref().map(|value| (value, value.as_str())) {
+        None | Some((Value::Null, _) | (_, Some("whole"))) => Ok(StopReasons::Whole),
+        Some((_, Some("any"))) => Ok(StopReasons::Any),
+        Some((other, _)) => Err(wrong("stop_reasons", other, "whole or any")),
+    }
 }
 
 /// Reads `api_version`: the `anthropic-version` the request is written for.
