@@ -32,6 +32,7 @@ mod stranded;
 mod trouble;
 
 use anyhow::Context;
+use fairlane_api::Api;
 use fairlane_nats::Nats;
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::{Frame, Rule};
@@ -43,13 +44,20 @@ pub use producer::Producer;
 /// Runs a producer until the process is asked to stop and what is in hand has been finished.
 ///
 /// # Errors
-/// If the model table or the callbacks of the configuration are wrong, or the connection to NATS has ended for good.
+/// If the model table, the callbacks or the API of the configuration cannot be used, or the connection to NATS has ended for good.
 pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Result<()> {
     let producer = Producer::new(&settings, &nats, frame.metrics.clone())
         .context("the model table of the configuration cannot be used")?;
     let callbacks = Callbacks::new(&settings, &nats, frame.metrics.clone())
         .context("the configuration of callbacks cannot be used")?;
     let shutdown = frame.shutdown.clone();
+    if let Some(api) = Api::bind(&settings, &nats, shutdown.clone()).await? {
+        tracing::info!(addr = %api.addr()?, "serving the HTTP API");
+        frame.spawn("api", Rule::Essential, async move {
+            api.serve().await;
+            Ok(())
+        });
+    }
     let check = frame.health.check("nats");
     frame.spawn(
         "connection",

@@ -3,7 +3,9 @@
 //! Every role is a child process with its own restarts; a nats-server of our own has its own guard against outliving
 //! us. What happens to them comes out as notices.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use fairlane_runtime::config::Secret;
 use fairlane_runtime::drain::Signal;
 use fairlane_runtime::install_crypto;
 use fairlane_sim::config::Preset;
+use fairlane_wire::TenantKey;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -21,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::log::Log;
 use super::member::{Member, Notice, Surroundings, url};
-use super::plan::{Group, Plan, Spec, Upstream};
+use super::plan::{Group, Plan, Spec, Upstream, api_env};
 use super::state::Running;
 use crate::exit::{Exit, Stop};
 use crate::out::say;
@@ -85,6 +88,7 @@ pub(crate) struct Fleet {
     dir: PathBuf,
     /// Goes with us if it is a temporary one.
     temporary: Option<TempDir>,
+    api_urls: Vec<String>,
     /// Keeps others out of the directory.
     _lock: File,
 }
@@ -165,12 +169,18 @@ impl Fleet {
             kill: CancellationToken::new(),
             logs,
             dir,
+            api_urls: Vec::new(),
             temporary,
             _lock: lock,
         })
     }
 
+    fn api_tokens(&self) -> PathBuf {
+        self.dir.join("api-tokens")
+    }
+
     async fn start_members(&mut self, options: Options) -> anyhow::Result<()> {
+        write_token(&self.api_tokens())?;
         let inherited: Vec<String> = std::env::vars_os()
             .filter_map(|(name, _)| name.into_string().ok())
             .collect();
@@ -202,8 +212,13 @@ impl Fleet {
             (Group::Worker, options.workers),
         ] {
             for number in 1..=count {
-                let spec = plan.role(group, number, &inherited);
+                let mut spec = plan.role(group, number, &inherited);
                 let port = free_port().context("cannot find a free port")?;
+                if group == Group::Producer {
+                    let port = free_port().context("cannot find a free port")?;
+                    spec.env.extend(api_env(port, &self.api_tokens()));
+                    self.api_urls.push(url(port));
+                }
                 self.start_member(spec, port, options.echo_logs, &around)?;
             }
         }
@@ -297,6 +312,8 @@ impl Fleet {
             is_simulated: matches!(self.upstream, Upstream::Simulator { .. }),
             nats_pid: self.nats.as_ref().and_then(EmbeddedServer::pid),
             logs: self.logs.clone(),
+            api_urls: self.api_urls.clone(),
+            api_tokens: self.api_tokens(),
             members: self.members.iter().map(Member::process).collect(),
         }
     }
@@ -349,6 +366,18 @@ impl Fleet {
             }
         }
     }
+}
+
+/// Makes an operator's token for the HTTP API, if there is none from before.
+fn write_token(path: &Path) -> anyhow::Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let token = TenantKey::secret(rand::random());
+    let mut options = OpenOptions::new();
+    let opened = options.write(true).create_new(true).mode(0o600).open(path);
+    let written = opened.and_then(|mut file| writeln!(file, "operator {token}"));
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn interrupted() -> Stop {

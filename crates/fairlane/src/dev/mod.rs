@@ -163,6 +163,14 @@ fn welcome(fleet: &Fleet, args: &DevArgs, note: Option<&Note>, paint: Paint) -> 
             .map_or_else(|| "-".to_owned(), |pid| pid.to_string());
         lines.push(format!("  {:12} {}  pid {pid}", member.name, member.url));
     }
+    for url in &running.api_urls {
+        lines.push(format!(
+            "  {:12} {url}  (also for Anthropic's SDKs, as base_url)",
+            "HTTP API"
+        ));
+    }
+    let tokens = running.api_tokens.display();
+    lines.push(format!("  {:12} {tokens}  (for the HTTP API)", "operator"));
     lines.push(format!("  {:12} {}", "logs", running.logs.display()));
     lines.push(String::new());
     let flags = match note {
@@ -189,7 +197,7 @@ fn welcome(fleet: &Fleet, args: &DevArgs, note: Option<&Note>, paint: Paint) -> 
     lines.join("\n")
 }
 
-fn next_steps(running: &Running, flags: &str) -> [String; 4] {
+fn next_steps(running: &Running, flags: &str) -> [String; 5] {
     let Running {
         nats_url,
         namespace,
@@ -200,6 +208,7 @@ fn next_steps(running: &Running, flags: &str) -> [String; 4] {
         format!("  echo '{job}' | fairlane submit - --tenant acme --wait{flags}"),
         format!("  fairlane result acme/hello-1{flags}"),
         format!("  fairlane submit jobs.jsonl --wait{flags}"),
+        format!("  fairlane tenant key create acme{flags}   (a key for the HTTP API)"),
         format!("  nats --server {nats_url} req {namespace}.submit.acme '{job}'"),
     ]
 }
@@ -240,6 +249,6 @@ mod tests {
         let job = steps[0].split('\'').nth(1).unwrap();
         let tenant = fairlane_core::TenantId::parse("acme").unwrap();
         fairlane_wire::submission::parse(job.as_bytes(), &tenant).unwrap();
-        assert!(steps[3].contains("req fl.submit.acme '"), "{}", steps[3]);
+        assert!(steps[4].contains("req fl.submit.acme '"), "{}", steps[4]);
     }
 }

@@ -1,7 +1,7 @@
 //! Which processes a fleet on one machine has, and what each is told. Plain data; nothing is started here.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fairlane_runtime::config::Secret;
 use fairlane_sim::config::Preset;
@@ -197,6 +197,15 @@ impl Plan {
         };
         inherited.iter().filter(unwanted).cloned().collect()
     }
+}
+
+/// What tells a producer to serve the HTTP API on `port` of loopback, to tenants and to whom `tokens` names.
+pub(crate) fn api_env(port: u16, tokens: &Path) -> [(String, String); 2] {
+    let full = |key: &str, value: String| (format!("{PREFIX}PRODUCER__{key}"), value);
+    [
+        full("API_ADDR", format!("127.0.0.1:{port}")),
+        full("API_TOKENS_FILE", tokens.display().to_string()),
+    ]
 }
 
 fn names(inherited: &[String], name: &str) -> bool {

@@ -27,6 +27,12 @@ pub(crate) struct Running {
     /// None if the server is not ours.
     pub(crate) nats_pid: Option<u32>,
     pub(crate) logs: PathBuf,
+    /// The HTTP API of each producer.
+    #[serde(default)]
+    pub(crate) api_urls: Vec<String>,
+    /// File with an operator's token for it.
+    #[serde(default)]
+    pub(crate) api_tokens: PathBuf,
     pub(crate) members: Vec<Process>,
 }
 

@@ -99,6 +99,7 @@ pub fn specs(names: &Namespace, options: &ObjectOptions) -> Vec<Spec> {
             "runs that send dead letters again",
             options,
         ),
+        bucket(&names.batches_bucket(), "batches of the HTTP API", options),
         payloads(&names.payload_store(), options),
     ]
 }

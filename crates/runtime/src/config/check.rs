@@ -85,6 +85,16 @@ fn exclusive(settings: &Settings, origins: &Origins) -> Vec<Problem> {
         ));
     }
     let producer = &settings.producer;
+    let tls = [
+        ("producer.api_tls_cert_file", &producer.api_tls_cert_file),
+        ("producer.api_tls_key_file", &producer.api_tls_key_file),
+    ];
+    for ((key, file), (other, missing)) in [(tls[0], tls[1]), (tls[1], tls[0])] {
+        if let (Some(file), None) = (file, missing) {
+            let value = format!("{:?}", file.display().to_string());
+            found.push(conflict(key, value, format!("needs {other}")));
+        }
+    }
     match (&producer.callback_secret_file, &producer.callback_secret) {
         (Some(file), Some(_)) => {
             let from = origins.get("producer.callback_secret");

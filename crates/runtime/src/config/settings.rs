@@ -150,6 +150,23 @@ described! {
         max_in_flight: u32 = 256, whole(1, 65_536);
         /// Address of the HTTP API, health checks and metrics. Unset: no HTTP at all.
         http_addr: Option<SocketAddr> = None, Kind::Optional(Rule::Address);
+        /// Address of the HTTP API for programs: the Messages API and the job API. Unset: none.
+        api_addr: Option<SocketAddr> = None, Kind::Optional(Rule::Address);
+        /// Certificate chain of that address, PEM; with `api_tls_key_file`. Unset: plain HTTP.
+        api_tls_cert_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
+        /// Private key of the certificate, PEM.
+        api_tls_key_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
+        /// File of bearer tokens for the fleet as a whole, one a line after its role: `operator` or `viewer`. It is
+        /// read again when it changes. Unset: tenants' keys alone are let in.
+        api_tokens_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
+        /// Calls of the HTTP API that may be open at the same time in one process.
+        api_calls_max: u32 = 10_000, whole(1, 1_000_000);
+        /// Of those, calls of one tenant.
+        api_calls_per_tenant_max: u32 = 1_000, whole(1, 1_000_000);
+        /// How long a call waits for its answer, milliseconds.
+        api_wait_max_ms: u64 = 600_000, whole(1_000, DAY_MS);
+        /// Origins whose pages may call the HTTP API from a browser, comma separated. Unset: none.
+        api_origins: Option<String> = None, Kind::Optional(Rule::Url(&["http", "https"]));
         /// Largest job accepted, bytes.
         body_bytes_max: u64 = 32 * 1024 * 1024, whole(1_024, 256 * 1024 * 1024);
         /// Deepest nesting of a job's JSON; the parser itself stops at 128.

@@ -1,0 +1,172 @@
+//! The HTTP API for programs: the Messages API as official clients speak it, and jobs.
+//!
+//! A call of the Messages API becomes an ordinary job, so it gets the fairness, the limits and the retries
+//! of every other; any producer can take it, any worker run it, and its record says what became of it.
+//!
+//! | module | what it is | IO |
+//! |---|---|---|
+//! | `error` | errors as callers of the Claude API know them | none |
+//! | `translate` | a call as a submission | none |
+//! | `relay`, `replay` | an answer in parts: as it is written, or as if it were | none |
+//! | `gate` | how many calls may be open | none |
+//! | `keys` | who calls | watches the tenants' records |
+//! | `follow` | a job from its submission to its end | NATS |
+//! | `frame` | what every call goes through | |
+//! | `messages` | the calls themselves | |
+//! | `server` | connections | sockets |
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
+
+mod error;
+mod follow;
+mod frame;
+mod gate;
+mod keys;
+mod messages;
+mod relay;
+mod replay;
+mod server;
+mod translate;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::routing::post;
+use fairlane_nats::{Nats, Records};
+use fairlane_runtime::config::Settings;
+use fairlane_runtime::{Shutdown, install_crypto};
+use tokio_util::task::TaskTracker;
+
+use error::ApiError;
+use gate::Gate;
+use keys::Keys;
+use server::Server;
+
+/// Connections beyond the calls that may be open: those that are idle.
+const IDLE_CONNECTIONS: usize = 1_000;
+
+/// What all calls share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    nats: Nats,
+    records: Records,
+    keys: Keys,
+    gate: Arc<Gate>,
+    wait_max: Duration,
+    body_bytes_max: usize,
+    origins: Vec<String>,
+    shutdown: Shutdown,
+    /// What goes on after its call: streams, and jobs that are called off.
+    tasks: TaskTracker,
+}
+
+/// The API of one process.
+#[derive(Debug)]
+pub struct Api {
+    shared: Arc<Shared>,
+    server: Server,
+    tokens: Option<std::path::PathBuf>,
+}
+
+impl Api {
+    /// Listens on `producer.api_addr`. None if that is not set.
+    ///
+    /// # Errors
+    /// If the address, the certificate or the tokens cannot be used.
+    pub async fn bind(
+        settings: &Settings,
+        nats: &Nats,
+        shutdown: Shutdown,
+    ) -> anyhow::Result<Option<Self>> {
+        let producer = &settings.producer;
+        let Some(addr) = producer.api_addr else {
+            return Ok(None);
+        };
+        install_crypto();
+        let keys = Keys::default();
+        if let Some(path) = &producer.api_tokens_file {
+            keys.read_tokens(path)?;
+        }
+        let tls = producer.api_tls_cert_file.as_deref();
+        let tls = tls.zip(producer.api_tls_key_file.as_deref());
+        let calls_max = producer.api_calls_max;
+        let connections_max = calls_max as usize + IDLE_CONNECTIONS;
+        let server = Server::bind(addr, tls, connections_max).await?;
+        let origins = producer.api_origins.as_deref().unwrap_or_default();
+        let origins = origins
+            .split(',')
+            .map(|origin| origin.trim().trim_end_matches('/'));
+        let shared = Shared {
+            nats: nats.clone(),
+            records: Records::new(nats, Duration::from_millis(settings.results.keep_ms)),
+            keys,
+            gate: Gate::new(calls_max, producer.api_calls_per_tenant_max),
+            wait_max: Duration::from_millis(producer.api_wait_max_ms),
+            body_bytes_max: usize::try_from(producer.body_bytes_max).unwrap_or(usize::MAX),
+            origins: origins
+                .filter(|origin| !origin.is_empty())
+                .map(str::to_owned)
+                .collect(),
+            shutdown,
+            tasks: TaskTracker::new(),
+        };
+        Ok(Some(Self {
+            shared: Arc::new(shared),
+            server,
+            tokens: producer.api_tokens_file.clone(),
+        }))
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn addr(&self) -> anyhow::Result<SocketAddr> {
+        self.server.addr().context("the API has no address")
+    }
+
+    /// Serves until the process drains, and lets open calls come to their end.
+    pub async fn serve(self) {
+        let Self {
+            shared,
+            server,
+            tokens,
+        } = self;
+        let router = router(&shared);
+        let following = async {
+            tokio::join!(shared.keys.follow(&shared.nats, &shared.shutdown), async {
+                if let Some(path) = tokens {
+                    shared.keys.follow_tokens(path, &shared.shutdown).await;
+                }
+            });
+        };
+        let serving = async {
+            server.serve(router, &shared.shutdown).await;
+            shared.tasks.close();
+            shared.tasks.wait().await;
+        };
+        let mut following = std::pin::pin!(following);
+        let mut serving = std::pin::pin!(serving);
+        tokio::select! {
+            () = &mut serving => {}
+            () = &mut following => serving.await,
+        }
+    }
+}
+
+fn router(shared: &Arc<Shared>) -> Router {
+    Router::new()
+        .route("/v1/messages", post(messages::create))
+        .fallback(|| async { ApiError::not_found("there is no such path") })
+        .method_not_allowed_fallback(|| async {
+            ApiError::invalid("this path does not take this method")
+        })
+        .layer(axum::middleware::from_fn_with_state(
+            shared.clone(),
+            frame::frame,
+        ))
+        .with_state(shared.clone())
+}

@@ -1,0 +1,157 @@
+//! Connections: TLS, limits on time and size, and an end that waits for open calls.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use fairlane_runtime::Shutdown;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::task::TaskTracker;
+
+/// How long a client may take over the head of a request, or leave its connection idle between two.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The head of a request, bytes; hyper answers a larger one with 431.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+const STREAMS_PER_CONNECTION: u32 = 250;
+/// After a failure to accept, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A server that listens and does not answer yet.
+#[derive(Debug)]
+pub(crate) struct Server {
+    listener: TcpListener,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    connections: Arc<Semaphore>,
+}
+
+impl Server {
+    /// # Errors
+    /// If the address cannot be bound, or the certificate not be used.
+    pub(crate) async fn bind(
+        addr: SocketAddr,
+        tls: Option<(&Path, &Path)>,
+        connections_max: usize,
+    ) -> anyhow::Result<Self> {
+        let tls = tls.map(|(cert, key)| tls_config(cert, key)).transpose()?;
+        let listener = TcpListener::bind(addr)
+            .await
+            .with_context(|| format!("cannot listen on producer.api_addr {addr}"))?;
+        Ok(Self {
+            listener,
+            tls,
+            connections: Arc::new(Semaphore::new(connections_max)),
+        })
+    }
+
+    pub(crate) fn addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `shutdown` says to drain, then lets open calls end, or cuts them off when it says
+    /// to stop at once.
+    pub(crate) async fn serve(self, router: Router, shutdown: &Shutdown) {
+        let graceful = GracefulShutdown::new();
+        let tasks = TaskTracker::new();
+        loop {
+            let accepted = tokio::select! {
+                () = shutdown.draining().cancelled() => break,
+                accepted = self.accept() => accepted,
+            };
+            let (stream, permit) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let tls = self.tls.clone().map(TlsAcceptor::from);
+            let router = router.clone();
+            let watcher = graceful.watcher();
+            let stop = shutdown.stop_now().clone();
+            tasks.spawn(async move {
+                let _permit = permit;
+                let served = async {
+                    match tls {
+                        None => connection(stream, router, watcher).await,
+                        Some(tls) => {
+                            match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+                                Ok(Ok(stream)) => connection(stream, router, watcher).await,
+                                Ok(Err(error)) => tracing::debug!(%error, "no TLS"),
+                                Err(_) => tracing::debug!("a TLS handshake took too long"),
+                            }
+                        }
+                    }
+                };
+                tokio::select! {
+                    () = served => {}
+                    () = async { stop.cancelled().await; tokio::time::sleep(ACCEPT_PAUSE).await } => {}
+                }
+            });
+        }
+        drop(self.listener);
+        tasks.close();
+        graceful.shutdown().await;
+        tasks.wait().await;
+    }
+
+    async fn accept(&self) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
+        let permit = self.connections.clone().acquire_owned().await;
+        let permit = permit.expect("this semaphore is never closed");
+        let (stream, _) = self.listener.accept().await?;
+        stream.set_nodelay(true)?;
+        Ok((stream, permit))
+    }
+}
+
+async fn connection<S>(stream: S, router: Router, watcher: hyper_util::server::graceful::Watcher)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).expect("it is small"))
+        .keep_alive_interval(HEAD_TIMEOUT);
+    let service = TowerToHyperService::new(router);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(connection.into_owned()).await {
+        tracing::debug!(error, "a connection ended early");
+    }
+}
+
+fn tls_config(cert: &Path, key: &Path) -> anyhow::Result<Arc<rustls::ServerConfig>> {
+    let chain = CertificateDer::pem_file_iter(cert)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .with_context(|| format!("producer.api_tls_cert_file {}", cert.display()))?;
+    let private = PrivateKeyDer::from_pem_file(key)
+        .with_context(|| format!("producer.api_tls_key_file {}", key.display()))?;
+    let mut config = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .context(
+            "producer.api_tls_cert_file and producer.api_tls_key_file do not fit each other",
+        )?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
