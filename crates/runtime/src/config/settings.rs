@@ -148,7 +148,7 @@ described! {
     pub struct Producer {
         /// Submissions worked on at the same time.
         max_in_flight: u32 = 256, whole(1, 65_536);
-        /// Address of the HTTP API, health checks and metrics. Unset: no HTTP at all.
+        /// Address of health checks and metrics. Unset: no HTTP at all.
         http_addr: Option<SocketAddr> = None, Kind::Optional(Rule::Address);
         /// Address of the HTTP API for programs: the Messages API and the job API. Unset: none.
         api_addr: Option<SocketAddr> = None, Kind::Optional(Rule::Address);
