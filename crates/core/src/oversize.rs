@@ -38,20 +38,29 @@ impl Place {
     }
 }
 
-/// What may be cut, by kind of work.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Cuts(BTreeMap<Kind, Vec<Place>>);
+/// What is done so that a request fits. The places are tried in the order given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Policy {
+    /// Texts lose their ends.
+    Truncate(Vec<Place>),
+    /// Texts are split, their parts summarised, and the summaries stand in their place.
+    Summarise(Vec<Place>),
+}
 
-impl Cuts {
-    /// Exactly these kinds, each with its places in the order in which they are cut.
+/// What becomes of requests that are too long, by kind of work.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Policies(BTreeMap<Kind, Policy>);
+
+impl Policies {
+    /// Exactly these kinds.
     #[must_use]
-    pub fn of(kinds: impl IntoIterator<Item = (Kind, Vec<Place>)>) -> Self {
+    pub fn of(kinds: impl IntoIterator<Item = (Kind, Policy)>) -> Self {
         Self(kinds.into_iter().collect())
     }
 
-    /// Where jobs of a kind may be cut; nowhere, if they are to be turned away.
+    /// What is done with jobs of a kind; None, if they are to be turned away.
     #[must_use]
-    pub fn places(&self, kind: &Kind) -> &[Place] {
-        self.0.get(kind).map_or(&[], Vec::as_slice)
+    pub fn of_kind(&self, kind: &Kind) -> Option<&Policy> {
+        self.0.get(kind)
     }
 }

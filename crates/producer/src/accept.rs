@@ -147,7 +147,12 @@ impl Store {
     }
 
     /// Passes the key of a job that ended without a result to the next one.
-    async fn pass_key(&self, key: &str, held: &Held, accept: &Accept) -> Result<(), Trouble> {
+    pub(crate) async fn pass_key(
+        &self,
+        key: &str,
+        held: &Held,
+        accept: &Accept,
+    ) -> Result<(), Trouble> {
         if held.holder == KeyHolder::This {
             return Ok(());
         }
@@ -170,8 +175,15 @@ impl Store {
         let may_go = |found: &JobRecord| has_no_job(found) || found.sequence == link.sequence;
         self.save_over(&accept.record, slot.revision, may_go)
             .await?;
+        self.note_successor(link, accept, earlier).await;
+        Ok(())
+    }
+
+    /// Notes in the record of an earlier job, if it is another one, which job comes after it. Worth no
+    /// trouble: the later one says it as well.
+    pub(crate) async fn note_successor(&self, link: &Link, accept: &Accept, earlier: &Slot) {
         let Some(record) = earlier.record.clone().filter(|found| found.job == link.job) else {
-            return Ok(());
+            return;
         };
         let mut record = record;
         record.children.push(Link {
@@ -182,11 +194,10 @@ impl Store {
         if let Err(error) = self.records.save(&record, earlier.revision).await {
             tracing::debug!(job = %record.job, %error, "cannot note what came after a job");
         }
-        Ok(())
     }
 
     /// Stores the job. None if it turns out to have been stored and to have ended.
-    async fn queue(
+    pub(crate) async fn queue(
         &self,
         submitted: &Submitted<'_>,
         accept: &Accept,
@@ -228,6 +239,14 @@ impl Store {
             headers.insert(name, value);
         }
         let body = accept.body.as_ref().unwrap_or(submitted.body);
+        if let Some(original) = &accept.headers.original
+            && !submitted.body.is_empty()
+        {
+            // Otherwise what was published is in an object already.
+            self.payloads
+                .put(original, submitted.body, usize::MAX)
+                .await?;
+        }
         let publish = |headers, body| self.jobs.publish(&subject, Some(id), headers, body);
         let mut stored = publish(headers.clone(), body.clone()).await;
         if let Err(WriteError::TooLarge { .. }) = stored {

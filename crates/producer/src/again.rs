@@ -62,7 +62,7 @@ impl Store {
 
     /// Replaces exactly the record that was read. If it has changed, all is decided anew when the
     /// submission is delivered again.
-    async fn replace(
+    pub(crate) async fn replace(
         &self,
         record: &JobRecord,
         expected: fairlane_nats::Revision,

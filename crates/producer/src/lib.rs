@@ -23,6 +23,7 @@ mod again;
 mod asks;
 pub mod callbacks;
 pub mod intake;
+mod parts;
 mod producer;
 mod quarantine;
 mod refuse;
@@ -48,7 +49,7 @@ pub use producer::Producer;
 pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Result<()> {
     let producer = Producer::new(&settings, &nats, frame.metrics.clone())
         .context("the model table of the configuration cannot be used")?;
-    let callbacks = Callbacks::new(&settings, &nats, frame.metrics.clone())
+    let callbacks = Callbacks::new(&settings, &producer, frame.metrics.clone())
         .context("the configuration of callbacks cannot be used")?;
     let shutdown = frame.shutdown.clone();
     if let Some(api) = Api::bind(&settings, &nats, shutdown.clone()).await? {

@@ -10,12 +10,12 @@ use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::{Delivery, HeaderMap, Nats, PullOptions, Puller, StoredMessage};
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::health::Check;
-use fairlane_runtime::{CatalogError, catalog, fallback_kinds, oversize_cuts};
+use fairlane_runtime::{CatalogError, catalog, fallback_kinds, oversize_policies};
 use fairlane_runtime::{Metrics, Shutdown, TraceContext};
 use fairlane_wire::letter::{DeadReason, Failure};
 use fairlane_wire::names::header;
 use futures::FutureExt;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -54,6 +54,8 @@ struct Shared {
     bursts: Bursts,
     quarantine: Quarantine,
     rescue: Rescue,
+    /// Held while a job that is in parts is looked at.
+    gathering: Mutex<()>,
 }
 
 impl Producer {
@@ -63,7 +65,7 @@ impl Producer {
     /// [`CatalogError`] if `settings.models`, `.fallback` or `.kinds` is wrong.
     pub fn new(settings: &Settings, nats: &Nats, metrics: Metrics) -> Result<Self, CatalogError> {
         let kinds = fallback_kinds(&settings.fallback)?;
-        let cuts = oversize_cuts(&settings.kinds)?;
+        let cuts = oversize_policies(&settings.kinds)?;
         let intake = Intake::new(catalog(&settings.models)?, kinds, cuts, settings);
         Ok(Self {
             shared: Arc::new(Shared {
@@ -74,6 +76,7 @@ impl Producer {
                 bursts: Bursts::default(),
                 quarantine: Quarantine::default(),
                 rescue: Rescue::default(),
+                gathering: Mutex::default(),
             }),
         })
     }
@@ -151,6 +154,7 @@ impl Producer {
         let sweep = async {
             let buried = self.shared.quarantine.sweep(&self).await?;
             let rescued = Box::pin(self.shared.rescue.sweep(&self)).await?;
+            Box::pin(self.sweep_plans()).await?;
             Ok::<_, Trouble>((buried, rescued))
         };
         let swept = tokio::select! {
@@ -213,7 +217,9 @@ impl Producer {
         };
         match self.unusable(&submitted, failure) {
             Decision::Refuse(refuse) => self.shared.store.bury(&submitted, *refuse).await,
-            Decision::Accept(_) => unreachable!("an unusable body is refused"),
+            Decision::Accept(_) | Decision::Split(_) => {
+                unreachable!("an unusable body is refused")
+            }
         }
     }
 
@@ -236,7 +242,9 @@ impl Producer {
         };
         match self.unusable(&submitted, failure) {
             Decision::Refuse(refuse) => self.shared.store.bury(&submitted, *refuse).await,
-            Decision::Accept(_) => unreachable!("an unusable body is refused"),
+            Decision::Accept(_) | Decision::Split(_) => {
+                unreachable!("an unusable body is refused")
+            }
         }
     }
 
@@ -250,6 +258,18 @@ impl Producer {
 
     pub(crate) fn nats(&self) -> &Nats {
         &self.shared.store.nats
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    pub(crate) fn intake(&self) -> &Arc<Intake> {
+        &self.shared.intake
+    }
+
+    pub(crate) fn gathering(&self) -> &Mutex<()> {
+        &self.shared.gathering
     }
 
     fn complain(&self, delivery: &Delivery, trouble: &Trouble) {
@@ -327,6 +347,13 @@ impl Producer {
                 span.record("kind", accept.headers.kind.as_str());
                 span.record("priority", accept.priority.as_str());
                 Box::pin(store.accept(submitted, *accept)).await
+            }
+            Decision::Split(split) => {
+                span.record("tenant", split.accept.tenant.as_str());
+                span.record("job", split.accept.headers.job.as_str());
+                span.record("kind", split.accept.headers.kind.as_str());
+                span.record("priority", split.accept.priority.as_str());
+                Box::pin(self.begin(submitted, *split)).await
             }
             Decision::Refuse(refuse) => {
                 span.record("tenant", refuse.letter.tenant.as_deref());

@@ -50,14 +50,14 @@ impl Store {
         Ok(())
     }
 
-    async fn call_back(&self, refuse: &Refuse) {
+    pub(crate) async fn call_back(&self, refuse: &Refuse) {
         let ended = refuse.record.as_ref();
         let ended = ended.and_then(|record| Ended::of(record, None));
         let (to, run) = (refuse.callback.as_ref(), refuse.assigned.as_str());
         self.nats.call_back(to, ended, run).await;
     }
 
-    async fn write_letter(
+    pub(crate) async fn write_letter(
         &self,
         submitted: &Submitted<'_>,
         refuse: &Refuse,

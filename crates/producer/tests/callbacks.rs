@@ -12,6 +12,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap as HttpHeaders, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use common::{World, id, job, start_with, tenant};
+use fairlane_producer::Producer;
 use fairlane_producer::callbacks::{CallbackError, Callbacks};
 use fairlane_runtime::config::{Secret, Settings};
 use fairlane_runtime::{Metrics, Shutdown};
@@ -86,7 +87,8 @@ struct Delivering {
 impl Delivering {
     fn start(world: &World, settings: &Settings) -> Self {
         let metrics = Metrics::new("producer");
-        let callbacks = Callbacks::new(settings, &world.nats, metrics.clone()).unwrap();
+        let producer = Producer::new(settings, &world.nats, metrics.clone()).unwrap();
+        let callbacks = Callbacks::new(settings, &producer, metrics.clone()).unwrap();
         let shutdown = Shutdown::new();
         let task = tokio::spawn(callbacks.serve(shutdown.clone()));
         Self {
@@ -277,6 +279,7 @@ async fn addresses_without_a_secret_stop_the_start() {
     let world = World::new().await;
     let mut settings = settings("https://hooks.example");
     settings.producer.callback_secret = None;
-    let new = Callbacks::new(&settings, &world.nats, Metrics::new("producer"));
+    let producer = Producer::new(&settings, &world.nats, Metrics::new("producer")).unwrap();
+    let new = Callbacks::new(&settings, &producer, Metrics::new("producer"));
     assert!(matches!(new, Err(CallbackError::NoSecret)), "{new:?}");
 }

@@ -7,7 +7,7 @@ use fairlane_core::fallback::Kinds;
 use fairlane_core::models::{
     Catalog, Lifecycle, Model, Prefill, Sampling, Support, Thinking, ThinkingDefault,
 };
-use fairlane_core::oversize::{Cuts, Place};
+use fairlane_core::oversize::{Place, Policies, Policy};
 use fairlane_core::{Kind, ModelId, NameError, PoolId};
 
 /// A model of the configuration that cannot be used.
@@ -100,12 +100,14 @@ pub fn fallback_kinds(fallback: &config::Fallback) -> Result<Kinds, CatalogError
     Ok(Kinds::of(kinds.collect::<Result<Vec<_>, _>>()?))
 }
 
-/// Where jobs that are too long for their model may be cut.
+/// What becomes of jobs that are too long for their model.
 ///
 /// # Errors
 /// [`CatalogError::JobKind`], [`CatalogError::OversizeFields`].
-pub fn oversize_cuts(kinds: &BTreeMap<String, config::JobKind>) -> Result<Cuts, CatalogError> {
-    let mut cuts = Vec::new();
+pub fn oversize_policies(
+    kinds: &BTreeMap<String, config::JobKind>,
+) -> Result<Policies, CatalogError> {
+    let mut policies = Vec::new();
     for (name, settings) in kinds {
         let kind = Kind::parse(name).map_err(CatalogError::JobKind)?;
         let value = &settings.oversize_fields;
@@ -115,11 +117,14 @@ pub fn oversize_cuts(kinds: &BTreeMap<String, config::JobKind>) -> Result<Cuts, 
             kind: name.clone(),
             value: value.clone(),
         })?;
-        if settings.oversize == "truncate" {
-            cuts.push((kind, places));
+        // The configuration takes these words and `reject` alone.
+        match settings.oversize.as_str() {
+            "truncate" => policies.push((kind, Policy::Truncate(places))),
+            "summarise" => policies.push((kind, Policy::Summarise(places))),
+            _ => {}
         }
     }
-    Ok(Cuts::of(cuts))
+    Ok(Policies::of(policies))
 }
 
 fn list(text: &str) -> impl Iterator<Item = &str> {
@@ -374,30 +379,34 @@ mod tests {
     }
 
     #[test]
-    fn only_kinds_that_say_so_are_cut_and_a_wrong_place_is_named() {
+    fn only_kinds_that_say_so_are_made_to_fit_and_a_wrong_place_is_named() {
         let kind = |oversize: &str, fields: &str| config::JobKind {
             oversize: oversize.into(),
             oversize_fields: fields.into(),
         };
-        let cuts = |name: &str, kind| oversize_cuts(&BTreeMap::from([(name.to_owned(), kind)]));
+        let policies =
+            |name: &str, kind| oversize_policies(&BTreeMap::from([(name.to_owned(), kind)]));
         let tagging = Kind::parse("tagging").unwrap();
-        let both = cuts("tagging", kind("truncate", "system, last_user_message")).unwrap();
-        assert_eq!(
-            both.places(&tagging),
-            [Place::System, Place::LastUserMessage]
-        );
-        assert_eq!(both.places(&Kind::parse("other").unwrap()), []);
+        let places = vec![Place::System, Place::LastUserMessage];
+        for (word, policy) in [
+            ("truncate", Policy::Truncate(places.clone())),
+            ("summarise", Policy::Summarise(places)),
+        ] {
+            let both = policies("tagging", kind(word, "system, last_user_message")).unwrap();
+            assert_eq!(both.of_kind(&tagging), Some(&policy));
+            assert_eq!(both.of_kind(&Kind::parse("other").unwrap()), None);
+        }
         for reject in [kind("reject", "system"), config::JobKind::default()] {
-            assert_eq!(cuts("tagging", reject).unwrap(), Cuts::default());
+            assert_eq!(policies("tagging", reject).unwrap(), Policies::default());
         }
         for fields in ["prompt", " , "] {
-            let wrong = cuts("tagging", kind("truncate", fields)).unwrap_err();
+            let wrong = policies("tagging", kind("truncate", fields)).unwrap_err();
             assert!(
                 wrong
                     .to_string()
                     .starts_with("kinds.tagging.oversize_fields is")
             );
         }
-        assert!(cuts("a b", config::JobKind::default()).is_err());
+        assert!(policies("a b", config::JobKind::default()).is_err());
     }
 }

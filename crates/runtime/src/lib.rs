@@ -17,7 +17,7 @@ pub mod prices;
 pub mod telemetry;
 pub mod trace;
 
-pub use catalog::{CatalogError, catalog, configured, fallback_kinds, oversize_cuts};
+pub use catalog::{CatalogError, catalog, configured, fallback_kinds, oversize_policies};
 pub use crypto::install_crypto;
 pub use drain::{Rule, Shutdown};
 pub use frame::{Frame, FrameOptions, StartError};

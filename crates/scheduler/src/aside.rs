@@ -133,6 +133,7 @@ impl Job {
         JobRecord {
             parent: headers.parent.clone(),
             truncated: headers.truncated.clone(),
+            original_claim: headers.original.clone(),
             ..JobRecord::new(tenant, job, Phase::Queued, headers.accepted_ms).describing(
                 &headers.kind,
                 self.priority,

@@ -23,6 +23,9 @@ pub enum Callback {
     Subject(String),
     /// An address for an HTTP POST.
     Url(String),
+    /// The job that this one is a part of: a producer looks at how far that one is. Not for submissions to
+    /// choose.
+    Parent(JobId),
 }
 
 impl Callback {
@@ -53,6 +56,7 @@ impl Callback {
         match self {
             Self::Subject(subject) => format!("subject {subject}"),
             Self::Url(url) => format!("url {url}"),
+            Self::Parent(job) => format!("parent {job}"),
         }
     }
 
@@ -63,6 +67,7 @@ impl Callback {
         match way {
             "subject" if is_subject(address) => Some(Self::Subject(address.to_owned())),
             "url" if is_address(address) => Some(Self::Url(address.to_owned())),
+            "parent" => JobId::parse(address).ok().map(Self::Parent),
             _ => None,
         }
     }

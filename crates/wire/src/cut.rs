@@ -56,10 +56,10 @@ pub fn cut(
 
 /// A text in a request.
 #[derive(Debug, PartialEq, Eq)]
-struct Text {
+pub(crate) struct Text {
     /// Keys and indices that lead to it.
     path: Vec<Step>,
-    chars: usize,
+    pub(crate) chars: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +69,7 @@ enum Step {
 }
 
 impl Text {
-    fn field(&self) -> String {
+    pub(crate) fn field(&self) -> String {
         self.path
             .iter()
             .fold("request".to_owned(), |path, step| match step {
@@ -78,7 +78,21 @@ impl Text {
             })
     }
 
-    fn of<'a>(&self, request: &'a mut Map<String, Value>) -> Option<&'a mut String> {
+    pub(crate) fn read<'a>(&self, request: &'a Map<String, Value>) -> Option<&'a str> {
+        let (Step::Key(first), rest) = self.path.split_first()? else {
+            return None;
+        };
+        let mut value = request.get(*first)?;
+        for step in rest {
+            value = match step {
+                Step::Key(key) => value.get(*key)?,
+                Step::At(index) => value.get(*index)?,
+            };
+        }
+        value.as_str()
+    }
+
+    pub(crate) fn of<'a>(&self, request: &'a mut Map<String, Value>) -> Option<&'a mut String> {
         let (Step::Key(first), rest) = self.path.split_first()? else {
             return None;
         };
@@ -134,7 +148,7 @@ fn shorten(
 }
 
 /// The texts of a place, in their order.
-fn texts(request: &Map<String, Value>, place: Place) -> Vec<Text> {
+pub(crate) fn texts(request: &Map<String, Value>, place: Place) -> Vec<Text> {
     let mut found = Vec::new();
     let messages = request.get("messages").and_then(Value::as_array);
     let messages = messages.map_or(&[][..], Vec::as_slice);

@@ -34,6 +34,8 @@ pub struct JobHeaders {
     pub parent: Option<Link>,
     /// Texts of the submission that were cut.
     pub truncated: Vec<Truncation>,
+    /// Object with the body as it was published, when the job's own is another one.
+    pub original: Option<String>,
     /// Who hears of its end.
     pub callback: Option<Callback>,
     pub traceparent: Option<String>,
@@ -94,6 +96,7 @@ impl JobHeaders {
                     serde_json::to_string(&self.truncated).expect("a list of plain structs")
                 }),
             ),
+            (header::ORIGINAL, self.original.clone()),
             (
                 header::CALLBACK,
                 self.callback.as_ref().map(Callback::to_header),
@@ -184,6 +187,7 @@ impl JobHeaders {
                 })
                 .transpose()?
                 .unwrap_or_default(),
+            original: get(header::ORIGINAL).map(str::to_owned),
             callback: get(header::CALLBACK)
                 .map(|value| {
                     let right = "an address such as subject fl.callback.acme.done";
@@ -268,6 +272,7 @@ mod tests {
                 from_chars: 900,
                 to_chars: 300,
             }],
+            original: Some("acme.original-j5-7".into()),
             callback: Some(Callback::Subject("fl.callback.acme.done".into())),
             traceparent: None,
             tracestate: None,
@@ -290,6 +295,7 @@ mod tests {
              Fl-Fallback-Output-Tokens: 78\nFl-Deadline: 1700000600000\n\
              Fl-Parent: again wp-1 3\n\
              Fl-Truncated: [{\"field\":\"request.system\",\"from_chars\":900,\"to_chars\":300}]\n\
+             Fl-Original: acme.original-j5-7\n\
              Fl-Callback: subject fl.callback.acme.done"
         );
         let get = |name: &str| {

@@ -18,6 +18,7 @@ pub mod letter;
 pub mod lineage;
 pub mod names;
 pub mod notice;
+pub mod parts;
 pub mod record;
 pub mod snapshot;
 pub mod strict;
@@ -39,8 +40,9 @@ pub use letter::{DeadReason, Failure, Letter};
 pub use lineage::{Ancestor, Redrive};
 pub use names::{Ask, Namespace, header};
 pub use notice::Notice;
+pub use parts::{Part, Plan as PartsPlan};
 pub use record::{
-    Answer, Descent, JobRecord, KeyOwner, Link, Phase, Question, Standing, UsageRecord,
+    Answer, Descent, JobRecord, KeyOwner, Link, Parts, Phase, Question, Standing, UsageRecord,
 };
 pub use snapshot::SnapshotRecord;
 pub use submission::{Submission, measure, peek};

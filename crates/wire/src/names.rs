@@ -463,6 +463,8 @@ pub mod header {
     pub const PARENT: &str = "Fl-Parent";
     /// Texts of the submission that were cut to fit the model.
     pub const TRUNCATED: &str = "Fl-Truncated";
+    /// Object with the body as it was published, when the job has another one.
+    pub const ORIGINAL: &str = "Fl-Original";
     /// Phase of a job record, so that many can be followed without their bodies.
     pub const PHASE: &str = "Fl-Phase";
     /// Reason of a dead letter, on the letter and on the record of its job.

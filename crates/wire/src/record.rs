@@ -238,6 +238,18 @@ pub enum Descent {
     Part,
 }
 
+/// How far a job is whose text is summarised in parts before it runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parts {
+    /// Sequence of the submission that was split.
+    pub submission: u64,
+    /// 1, or 2 when the first summaries were too long as well.
+    pub round: u32,
+    /// Parts of this round that have their summary.
+    pub done: u32,
+    pub of: u32,
+}
+
 /// Record of one job in the status bucket.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
@@ -324,6 +336,12 @@ pub struct JobRecord {
     /// Texts of the request that were cut to fit the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub truncated: Vec<Truncation>,
+    /// The parts in which its text was summarised; which jobs they are stands in `children`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<Parts>,
+    /// Object that holds the body as it was published, when the job has another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub original_claim: Option<String>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
@@ -379,6 +397,8 @@ impl JobRecord {
             result_claim: None,
             body_claim: None,
             truncated: Vec::new(),
+            parts: None,
+            original_claim: None,
             failure: None,
             same_as: None,
             parent: None,
@@ -410,6 +430,12 @@ impl JobRecord {
             && self.phase.stage() >= found.phase.stage()
             && self.deliveries >= found.deliveries
             && (found.sequence.is_none() || self.sequence == found.sequence)
+    }
+
+    /// Whether its parts are worked on, and the job itself is not queued yet.
+    #[must_use]
+    pub fn is_in_parts(&self) -> bool {
+        self.phase == Phase::Accepted && self.parts.is_some() && self.sequence.is_none()
     }
 
     /// Whether the job ended without a result: another one may have its key.

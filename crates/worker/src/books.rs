@@ -37,6 +37,7 @@ pub(crate) fn record(credit: &Credit, headers: &JobHeaders, attempts_max: u32) -
         deliveries: before,
         parent: headers.parent.clone(),
         truncated: headers.truncated.clone(),
+        original_claim: headers.original.clone(),
         ..record.describing(&headers.kind, credit.priority, &headers.model)
     }
 }

@@ -6,8 +6,8 @@ use fairlane_core::price::{PriceTable, Terms, Usage};
 use fairlane_letters::ready::{Judge, Size};
 use fairlane_nats::HeaderMap;
 use fairlane_producer::intake::{Arrival, Body, Decision, Intake};
-use fairlane_runtime::{TraceContext, catalog, fallback_kinds, oversize_cuts};
-use fairlane_wire::{Failure, Namespace};
+use fairlane_runtime::{TraceContext, catalog, fallback_kinds, oversize_policies};
+use fairlane_wire::{Failure, JobHeaders, Namespace};
 
 use super::now_ms;
 use crate::exit::{Exit, Stop};
@@ -28,7 +28,7 @@ impl Producers {
         let catalog = catalog.map_err(|error| Stop::new(Exit::Usage, error))?;
         let kinds = fallback_kinds(&target.settings().fallback);
         let kinds = kinds.map_err(|error| Stop::new(Exit::Usage, error))?;
-        let cuts = oversize_cuts(&target.settings().kinds);
+        let cuts = oversize_policies(&target.settings().kinds);
         let cuts = cuts.map_err(|error| Stop::new(Exit::Usage, error))?;
         Ok(Self {
             intake: Intake::new(catalog.clone(), kinds, cuts, target.settings()),
@@ -61,11 +61,17 @@ impl Judge for Producers {
         let arrival = Arrival::read(&self.names, &subject, &HeaderMap::new(), 1, now);
         let trace = TraceContext::generate();
         match self.intake.decide(&arrival, Body::Here(body), &trace, now) {
-            Decision::Accept(accept) => Ok(Size {
-                model: accept.headers.model,
-                tokens: accept.headers.tokens,
-            }),
+            Decision::Accept(accept) => Ok(size(accept.headers)),
+            // Its parts read what it has, and it reads their summaries.
+            Decision::Split(split) => Ok(size(split.accept.headers)),
             Decision::Refuse(refuse) => Err(refuse.letter.failure),
         }
+    }
+}
+
+fn size(headers: JobHeaders) -> Size {
+    Size {
+        model: headers.model,
+        tokens: headers.tokens,
     }
 }

@@ -74,35 +74,33 @@ impl Allowed {
     /// The failure to refuse the job with.
     pub fn check(&self, tenant: &TenantId, callback: &Callback) -> Result<(), Failure> {
         let own = self.names.own_callback_prefix(tenant);
-        let (field, value, is_allowed) = match callback {
+        let (field, value, is_allowed, fix) = match callback {
+            // Nobody outside can ask for this one.
+            Callback::Parent(_) => return Ok(()),
             Callback::Subject(subject) => {
                 let allowed = subject.starts_with(&own) || self.allows_subject(subject);
-                ("callback.subject", subject, allowed)
+                let fix = match self.subjects.join(", ").as_str() {
+                    "" => format!("give a subject that begins with {own}"),
+                    extra => format!("give a subject that begins with {own} or is one of {extra}"),
+                };
+                ("callback.subject", subject, allowed, fix)
             }
-            Callback::Url(text) => ("callback.url", text, self.allows_url(text)),
+            Callback::Url(text) => {
+                let urls: Vec<&str> = self.urls.iter().map(Url::as_str).collect();
+                let fix = match urls.join(", ").as_str() {
+                    "" => {
+                        format!("give a subject that begins with {own}; no addresses are allowed")
+                    }
+                    extra => format!("give an address below {extra}"),
+                };
+                ("callback.url", text, self.allows_url(text), fix)
+            }
         };
         if is_allowed {
             return Ok(());
         }
         let shown: String = value.chars().take(80).collect();
         let message = format!("{field} {shown:?} is not an address that this fleet writes to");
-        let extra = match callback {
-            Callback::Subject(_) => self.subjects.join(", "),
-            Callback::Url(_) => {
-                let urls: Vec<&str> = self.urls.iter().map(Url::as_str).collect();
-                urls.join(", ")
-            }
-        };
-        let fix = match (callback, extra.as_str()) {
-            (Callback::Subject(_), "") => format!("give a subject that begins with {own}"),
-            (Callback::Subject(_), extra) => {
-                format!("give a subject that begins with {own} or is one of {extra}")
-            }
-            (Callback::Url(_), "") => {
-                format!("give a subject that begins with {own}; no addresses are allowed")
-            }
-            (Callback::Url(_), extra) => format!("give an address below {extra}"),
-        };
         Err(Failure::new(DeadReason::InvalidJob, message)
             .field(field)
             .fix(fix))

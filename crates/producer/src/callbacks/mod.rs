@@ -24,7 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use allowed::{Allowed, AllowedError};
 
-use crate::producer::now_ms;
+use crate::producer::{Producer, now_ms};
+use crate::trouble::with_causes;
 
 /// Longest wait for the answer to a POST.
 const POST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,6 +57,7 @@ pub enum CallbackError {
 #[derive(Debug, Clone)]
 pub struct Callbacks {
     nats: Nats,
+    producer: Producer,
     allowed: Allowed,
     secret: Secret,
     http: reqwest::Client,
@@ -83,7 +85,11 @@ enum Trouble {
 impl Callbacks {
     /// # Errors
     /// [`CallbackError`].
-    pub fn new(settings: &Settings, nats: &Nats, metrics: Metrics) -> Result<Self, CallbackError> {
+    pub fn new(
+        settings: &Settings,
+        producer: &Producer,
+        metrics: Metrics,
+    ) -> Result<Self, CallbackError> {
         fairlane_runtime::install_crypto();
         let secret = secret(settings)?;
         if settings.producer.callback_urls.is_some() && secret.is_empty() {
@@ -99,7 +105,8 @@ impl Callbacks {
             http = http.tls_certs_only([]);
         }
         Ok(Self {
-            nats: nats.clone(),
+            nats: producer.nats().clone(),
+            producer: producer.clone(),
             allowed,
             secret: Secret(secret),
             http: http.build().map_err(CallbackError::Client)?,
@@ -179,6 +186,10 @@ impl Callbacks {
         match to {
             Callback::Subject(subject) => self.publish(subject, delivery.payload.clone()).await,
             Callback::Url(url) => self.post(&url, delivery.payload.clone()).await,
+            Callback::Parent(job) => {
+                let gathered = Box::pin(self.producer.gather(&ended.tenant, &job)).await;
+                gathered.map_err(|error| Trouble::Later(with_causes(&error)))
+            }
         }
     }
 

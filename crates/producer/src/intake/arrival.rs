@@ -30,6 +30,8 @@ pub struct Arrival {
     pub redrive: Option<Redrive>,
     /// The job that it comes from, if it is made from one.
     pub parent: Option<Link>,
+    /// How often its text has been summarised by now.
+    pub rounds: u32,
     tenant: Result<TenantId, Failure>,
     named_job: Option<JobId>,
     claim: Option<String>,
@@ -68,6 +70,7 @@ impl Arrival {
             parent: get(header::PARENT)
                 .and_then(Link::parse)
                 .filter(|link| link.how != Descent::Again),
+            rounds: 0,
             tenant: tenant_of(names, subject),
             named_job: get(header::JOB).and_then(|id| JobId::parse(id).ok()),
             claim: get(header::CLAIM).map(str::to_owned),
@@ -116,6 +119,21 @@ impl Arrival {
     #[must_use]
     pub fn claim_name(&self) -> Option<&str> {
         self.claim.as_deref()
+    }
+
+    /// Name of the object with the body as it was published, for a job that has another one: the object it
+    /// came in, or one of its own.
+    #[must_use]
+    pub fn original_name(&self, tenant: &TenantId) -> String {
+        let own = || format!("{tenant}.original-{}", self.assigned_id());
+        self.claim.clone().unwrap_or_else(own)
+    }
+
+    /// Whether it summarises a piece of another job.
+    #[must_use]
+    pub fn is_part(&self) -> bool {
+        let is_part = |link: &Link| link.how == Descent::Part;
+        self.parent.as_ref().is_some_and(is_part)
     }
 
     /// Id that no other submission has, the same on every delivery.

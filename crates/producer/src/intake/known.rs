@@ -37,11 +37,13 @@ pub fn next(holder: &KeyHolder, own: &Slot, holders: &Slot, stored_ms: u64) -> N
     let frees = |slot: &Slot| {
         let record = slot.record.as_ref()?;
         let frees = record.ended_without_result() && slot.stored_ms < stored_ms;
-        frees.then_some(())?;
-        Some(Link {
+        // One that was called off before it was queued has no sequence; one that failed then never was a
+        // job.
+        let was_one = record.sequence.is_some() || record.phase == Phase::Cancelled;
+        (frees && was_one).then(|| Link {
             how: Descent::Again,
             job: record.job.clone(),
-            sequence: Some(record.sequence?),
+            sequence: record.sequence,
         })
     };
     let has_job = own

@@ -8,21 +8,23 @@ mod arrival;
 mod fallback;
 mod known;
 mod size;
+mod split;
 #[cfg(test)]
 mod tests;
 
 use bytes::Bytes;
 use fairlane_core::fallback::Kinds;
 use fairlane_core::models::Catalog;
-use fairlane_core::oversize::Cuts;
+use fairlane_core::oversize::{Policies, Policy};
 use fairlane_core::{JobId, Priority, TenantId, Tokens, classify};
 use fairlane_runtime::TraceContext;
 use fairlane_runtime::config::Settings;
 use fairlane_wire::job::JobHeaders;
 use fairlane_wire::letter::{DeadReason, Failure, Letter};
+use fairlane_wire::parts::{self, Part, Pieces};
 use fairlane_wire::record::{JobRecord, Phase};
 use fairlane_wire::submission::{self, Submission};
-use fairlane_wire::{Callback, Namespace};
+use fairlane_wire::{Callback, Namespace, PartsPlan};
 
 use crate::callbacks::Allowed;
 
@@ -46,6 +48,8 @@ pub enum Body<'a> {
 pub enum Decision {
     /// Store it as a job.
     Accept(Box<Accept>),
+    /// Have its text summarised first.
+    Split(Box<Split>),
     /// Bury it as a dead letter.
     Refuse(Box<Refuse>),
 }
@@ -60,6 +64,16 @@ pub struct Accept {
     pub record: JobRecord,
     /// Body to store instead of the one that was published: its text was cut to fit the model.
     pub body: Option<Bytes>,
+}
+
+/// A submission that may become a job once its text is shorter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Split {
+    /// What it would be if it fitted; the record says that it is in parts.
+    pub accept: Accept,
+    pub parts: Vec<Part>,
+    /// Tokens that each summary may have.
+    pub summary_tokens: u64,
 }
 
 /// A submission that cannot become a job.
@@ -92,21 +106,21 @@ impl Refuse {
 pub struct Intake {
     catalog: Catalog,
     kinds: Kinds,
-    cuts: Cuts,
+    policies: Policies,
     body_bytes_max: usize,
     nesting_max: usize,
     callbacks: Allowed,
 }
 
 impl Intake {
-    /// A judge for jobs of the models in `catalog`, of which those of `kinds` may fall back and those of
-    /// `cuts` be cut.
+    /// A judge for jobs of the models in `catalog`, of which those of `kinds` may fall back and those that
+    /// are too long are dealt with by `policies`.
     #[must_use]
-    pub fn new(catalog: Catalog, kinds: Kinds, cuts: Cuts, settings: &Settings) -> Self {
+    pub fn new(catalog: Catalog, kinds: Kinds, policies: Policies, settings: &Settings) -> Self {
         Self {
             catalog,
             kinds,
-            cuts,
+            policies,
             body_bytes_max: usize::try_from(settings.producer.body_bytes_max).unwrap_or(usize::MAX),
             nesting_max: settings.producer.nesting_max as usize,
             // A producer does not start on lists that cannot be used.
@@ -154,10 +168,33 @@ impl Intake {
         };
         match self.headers(arrival, tenant, &job, id, trace, now_ms) {
             Ok(mut headers) => {
+                if let Err(failure) = self.check_context(&headers, &job) {
+                    let Some(pieces) = self.pieces(arrival, &job) else {
+                        return Decision::Refuse(Box::new(Refuse {
+                            callback: headers.callback,
+                            ..refusal(arrival, record, failure, now_ms)
+                        }));
+                    };
+                    let parts = split::parts(arrival, &job, &headers, &pieces);
+                    let record = split::record(arrival, record, &parts);
+                    return Decision::Split(Box::new(Split {
+                        accept: Accept {
+                            tenant: tenant.clone(),
+                            priority,
+                            headers,
+                            record,
+                            body: None,
+                        },
+                        parts,
+                        summary_tokens: pieces.summary_tokens,
+                    }));
+                }
                 headers.fallback = fallback::choose(&self.catalog, &self.kinds, &job, &mut record);
                 let body = shortened.map(|shortened| {
                     // The object, if there is one, holds what was published.
                     headers.claim = None;
+                    headers.original = Some(arrival.original_name(tenant));
+                    record.original_claim.clone_from(&headers.original);
                     headers.truncated.clone_from(&shortened.truncated);
                     record.truncated = shortened.truncated;
                     shortened.body
@@ -171,7 +208,7 @@ impl Intake {
                 }))
             }
             Err(failure) => {
-                let callback = self.callback(tenant, &job).unwrap_or_default();
+                let callback = self.callback(arrival, tenant, &job).unwrap_or_default();
                 Decision::Refuse(Box::new(Refuse {
                     callback,
                     ..refusal(arrival, record, failure, now_ms)
@@ -180,8 +217,32 @@ impl Intake {
         }
     }
 
+    /// The bodies of the parts of a plan, given the body that is split. None if `source` is not that body.
+    pub(crate) fn part_bodies(&self, plan: &PartsPlan, source: &[u8]) -> Option<Vec<Bytes>> {
+        split::bodies(&self.catalog, plan, source)
+    }
+
+    /// Refuses the job that `record` describes.
+    #[must_use]
+    pub(crate) fn refuse(
+        arrival: &Arrival,
+        record: JobRecord,
+        failure: Failure,
+        now_ms: u64,
+    ) -> Refuse {
+        refusal(arrival, record, failure, now_ms)
+    }
+
     /// Who hears of the job's end, if that is allowed.
-    fn callback(&self, tenant: &TenantId, job: &Submission) -> Result<Option<Callback>, Failure> {
+    fn callback(
+        &self,
+        arrival: &Arrival,
+        tenant: &TenantId,
+        job: &Submission,
+    ) -> Result<Option<Callback>, Failure> {
+        if let Some(link) = arrival.parent.as_ref().filter(|_| arrival.is_part()) {
+            return Ok(Some(Callback::Parent(link.job.clone())));
+        }
         if let Some(callback) = &job.callback {
             self.callbacks.check(tenant, callback)?;
         }
@@ -205,7 +266,30 @@ impl Intake {
     fn shorten(&self, job: &mut Submission, body: &Body<'_>) -> Option<size::Shortened> {
         let (Body::Here(bytes) | Body::Unusable(bytes, _)) = body;
         let model = self.catalog.find(job.model.as_str())?;
-        size::shorten(job, bytes, self.cuts.places(&job.kind), model)
+        match self.policies.of_kind(&job.kind)? {
+            Policy::Truncate(places) => size::shorten(job, bytes, places, model),
+            Policy::Summarise(_) => None,
+        }
+    }
+
+    /// The prompt and the longest answer have to fit into the model's context together.
+    fn check_context(&self, headers: &JobHeaders, job: &Submission) -> Result<(), Failure> {
+        match self.catalog.find(headers.model.as_str()) {
+            Some(model) => size::check_context(headers.tokens.input, job.max_tokens, model),
+            None => Ok(()),
+        }
+    }
+
+    /// The pieces in which a job that is too long is summarised, if its kind allows that and it helps. A
+    /// part is no job to be split again.
+    fn pieces(&self, arrival: &Arrival, job: &Submission) -> Option<Pieces> {
+        let Policy::Summarise(places) = self.policies.of_kind(&job.kind)? else {
+            return None;
+        };
+        if arrival.rounds >= parts::ROUNDS_MAX || arrival.is_part() {
+            return None;
+        }
+        size::split(job, places, self.catalog.find(job.model.as_str())?)
     }
 
     /// The checks that need the model or the time, and what they find out.
@@ -230,9 +314,8 @@ impl Intake {
         {
             return Err(expired(deadline_ms, now_ms));
         }
-        let callback = self.callback(tenant, job)?;
+        let callback = self.callback(arrival, tenant, job)?;
         let input = size::input_tokens(job, model);
-        size::check_context(input, job.max_tokens, model)?;
         Ok(JobHeaders {
             key: job
                 .idempotency_key
@@ -254,6 +337,7 @@ impl Intake {
             redrive: arrival.redrive.clone(),
             parent: arrival.parent.clone(),
             truncated: Vec::new(),
+            original: None,
             callback,
             traceparent: Some(trace.traceparent().to_owned()),
             tracestate: trace.tracestate().map(str::to_owned),
@@ -279,6 +363,7 @@ impl Accept {
         .fix("wait until some of them have run, then publish this one again");
         // The letter holds what was published.
         self.record.truncated.clear();
+        self.record.original_claim = None;
         Refuse {
             callback: self.headers.callback,
             ..refusal(arrival, self.record, failure, now_ms)

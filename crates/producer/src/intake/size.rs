@@ -5,6 +5,7 @@ use fairlane_core::models::{Catalog, Lifecycle, Model};
 use fairlane_core::oversize::Place;
 use fairlane_wire::cut::{Truncation, cut};
 use fairlane_wire::letter::{DeadReason, Failure};
+use fairlane_wire::parts::{self, Pieces, Room};
 use fairlane_wire::submission::{Submission, measure, with_request};
 use serde_json::{Map, Value};
 
@@ -72,6 +73,25 @@ pub(super) fn shorten(
     let body = with_request(body, &request).ok()?.into();
     job.request = request;
     Some(Shortened { body, truncated })
+}
+
+/// Tokens of a part besides the piece it summarises, and of its summary.
+const PART_FRAME_TOKENS: u64 = 200;
+const PART_SUMMARY_TOKENS: u64 = 2_048;
+
+/// The pieces to summarise so that `job` fits `model`. None if that does not help.
+pub(super) fn split(job: &Submission, places: &[Place], model: &Model) -> Option<Pieces> {
+    let schema = schema_chars(job);
+    let context = model.context_tokens - model.context_tokens / MARGIN_PARTS;
+    let room = Room {
+        places,
+        request_tokens: context.saturating_sub(job.max_tokens),
+        part_tokens: context.saturating_sub(PART_FRAME_TOKENS + PART_SUMMARY_TOKENS),
+    };
+    let plain = model.tokens_of_chars(1_000);
+    let weight = |character: char| if character.is_ascii() { plain } else { 1_000 };
+    let tokens = |request: &Map<String, Value>| careful_tokens(request, schema, model);
+    parts::split(&job.request, room, tokens, weight)
 }
 
 /// As [`input_tokens`], with a token for each character that is not ASCII: of a text that is to be cut

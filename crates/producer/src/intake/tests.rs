@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use fairlane_core::Kind;
-use fairlane_core::oversize::Place;
+use fairlane_core::oversize::{Place, Policies, Policy};
 use fairlane_nats::HeaderMap;
 use fairlane_wire::names::{Namespace, header};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn intake() -> Intake {
     Intake::new(
         Catalog::default(),
         Kinds::default(),
-        Cuts::default(),
+        Policies::default(),
         &Settings::default(),
     )
 }
@@ -295,7 +295,7 @@ fn size_and_depth_of_a_body_are_bounded_by_the_configuration() {
     let intake = Intake::new(
         Catalog::default(),
         Kinds::default(),
-        Cuts::default(),
+        Policies::default(),
         &settings,
     );
     let reason = |body: &Value| {
@@ -457,7 +457,10 @@ fn eight_hundred_wallpapers_are_judged_as_expected() {
 
 /// A judge that cuts the kind of [`job`].
 fn cutting(places: &[Place]) -> Intake {
-    let cuts = Cuts::of([(Kind::parse("tagging").unwrap(), places.to_vec())]);
+    let cuts = Policies::of([(
+        Kind::parse("tagging").unwrap(),
+        Policy::Truncate(places.to_vec()),
+    )]);
     Intake::new(
         Catalog::default(),
         Kinds::default(),
@@ -543,9 +546,9 @@ fn the_oversize_wallpaper_is_cut_if_its_kind_allows_that() {
     let line = bytes.split(|byte| *byte == b'\n').nth(204).unwrap();
     let tenant = submission::peek(line).tenant.unwrap();
     let kind = serde_json::from_slice::<Value>(line).unwrap()["kind"].clone();
-    let cuts = Cuts::of([(
+    let cuts = Policies::of([(
         Kind::parse(kind.as_str().unwrap()).unwrap(),
-        vec![Place::LastUserMessage],
+        Policy::Truncate(vec![Place::LastUserMessage]),
     )]);
     let settings = Settings::default();
     let intake = Intake::new(Catalog::default(), Kinds::default(), cuts, &settings);

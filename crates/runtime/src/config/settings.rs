@@ -412,9 +412,9 @@ described! {
     /// `[kinds.<kind>]`: a kind of job.
     pub struct JobKind {
         /// What becomes of a job that does not fit into its model's context: `reject` makes a dead letter of it,
-        /// `truncate` cuts its text until it fits.
-        oversize: String = "reject".to_owned(), Kind::Leaf(Rule::Choice(&["reject", "truncate"]));
-        /// Where text may be cut, in this order, comma separated: `last_user_message`, `messages`, `system`.
+        /// `truncate` cuts its text until it fits, `summarise` has its text summarised first, in parts.
+        oversize: String = "reject".to_owned(), Kind::Leaf(Rule::Choice(&["reject", "truncate", "summarise"]));
+        /// Which text may be cut or summarised, in this order, comma separated: `last_user_message`, `messages`, `system`.
         oversize_fields: String = "last_user_message".to_owned(), Kind::Leaf(Rule::Text);
     }
 }

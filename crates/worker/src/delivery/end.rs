@@ -115,12 +115,13 @@ impl Delivery {
         }
     }
 
-    /// Deletes the large body of a job that nothing refers to any more. If this fails it only takes up room.
+    /// Deletes the large bodies of a job that nothing refers to any more. If this fails they only take up
+    /// room, until they are found to belong to nothing.
     async fn forget_body(&self, headers: &JobHeaders) {
-        if let Some(claim) = &headers.claim
-            && let Err(error) = self.context.nats.payloads().delete(claim).await
-        {
-            tracing::warn!(%error, "cannot delete the body of a job that is over");
+        for name in headers.claim.iter().chain(&headers.original) {
+            if let Err(error) = self.context.nats.payloads().delete(name).await {
+                tracing::warn!(%error, "cannot delete the body of a job that is over");
+            }
         }
     }
 
