@@ -76,6 +76,7 @@ fn rows_of(record: &JobRecord, paint: Paint) -> Vec<(&'static str, String)> {
         rows.extend(value.iter().map(|value| (name, value.clone())));
     }
     rows.extend(model(record).map(|value| ("model", value)));
+    rows.extend(shortened(record).map(|value| ("too long", value)));
     rows.push((
         "attempts",
         format!("{} ({} deliveries)", record.attempts, record.deliveries),
@@ -127,8 +128,29 @@ pub(crate) fn phase(record: &JobRecord) -> String {
         (Phase::Generating | Phase::Refining, _) if record.tokens_so_far > 0 => {
             format!("{phase}, {} tokens so far", record.tokens_so_far)
         }
+        (Phase::Accepted, _) if let Some(parts) = &record.parts => {
+            format!("{phase}, {} of {} parts summarised", parts.done, parts.of)
+        }
         _ => phase.to_owned(),
     }
+}
+
+/// What was done to a text that was too long.
+fn shortened(record: &JobRecord) -> Option<String> {
+    if let Some(parts) = &record.parts {
+        let again = if parts.round > 1 {
+            ", then their summaries"
+        } else {
+            ""
+        };
+        return Some(format!("summarised in {} parts{again}", parts.of));
+    }
+    let cut = record.truncated.iter().map(|cut| {
+        let (field, from, to) = (&cut.field, cut.from_chars, cut.to_chars);
+        format!("{field} cut from {from} to {to} characters")
+    });
+    let cut: Vec<String> = cut.collect();
+    (!cut.is_empty()).then(|| cut.join(", "))
 }
 
 fn model(record: &JobRecord) -> Option<String> {

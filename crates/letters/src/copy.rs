@@ -102,6 +102,7 @@ mod tests {
                 letter: Letter::new(None, job, failure, 5),
                 headers,
                 body: Bytes::from_static(body),
+                cut: None,
             };
             let line = serde_json::to_string(&Copy::of(&stored)).unwrap();
             assert!(!line.contains('\n'));

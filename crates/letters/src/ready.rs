@@ -105,6 +105,10 @@ pub fn headers(letter: &StoredLetter, run: &str, wanted: &Repair, ready: &Ready)
         lineage: descend(facts.lineage.clone(), last),
     };
     headers.insert(header::REDRIVE, redrive.to_value());
+    if let (Some(cut), None) = (&letter.cut, &wanted.body) {
+        // Its history goes with it.
+        headers.insert(header::TRUNCATED, cut.as_str());
+    }
     headers
 }
 
@@ -157,6 +161,7 @@ pub(crate) mod tests {
             },
             headers,
             body: Bytes::copy_from_slice(body),
+            cut: None,
         }
     }
 

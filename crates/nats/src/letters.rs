@@ -60,8 +60,10 @@ pub struct StoredLetter {
     pub letter: Letter,
     /// Headers of the original message. Incomplete if the letter has a `headers_claim`.
     pub headers: HeaderMap,
-    /// Body of the original message, byte for byte.
+    /// Body of the original message, byte for byte: as it was published, also if the job had another one.
     pub body: Bytes,
+    /// What was cut of the body, as its job's header says; only if the body as it was published is gone.
+    pub cut: Option<String>,
 }
 
 impl Nats {
@@ -144,11 +146,25 @@ impl Nats {
                 Err(error) => return Err(LetterError::Payload { seq, error }),
             };
         }
+        let mut cut = None;
+        // On a submission that was turned away its publisher may have written anything.
+        let was_job = self.names.submit_tenant(&letter.subject).is_none();
+        let original = headers.get(header::ORIGINAL).filter(|_| was_job);
+        if let Some(name) = original.map(ToString::to_string) {
+            match self.payloads().get(&name, usize::MAX).await {
+                Ok(original) if name.starts_with(&own) => body = original,
+                Ok(_) | Err(PayloadError::Missing { .. }) => {
+                    cut = headers.get(header::TRUNCATED).map(ToString::to_string);
+                }
+                Err(error) => return Err(LetterError::Payload { seq, error }),
+            }
+        }
         Ok(Some(StoredLetter {
             seq,
             letter,
             headers,
             body,
+            cut,
         }))
     }
 }

@@ -10,6 +10,8 @@
 //! | write the record | leaves the one that is there |
 //! | acknowledge the submission | comes last: until then it is delivered again |
 //!
+//! Jobs whose text is summarised first go a longer way (`parts`).
+//!
 //! Submissions that the server gives to nobody any more are found by a sweep (`stranded`), and such that
 //! nobody can receive by another one (`quarantine`).
 //!

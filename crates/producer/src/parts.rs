@@ -119,7 +119,7 @@ impl Producer {
         self.send_parts(&plan).await?;
         // They may all have their summaries from an earlier run. If this does not work now, whoever looks
         // for plans does it.
-        if let Err(error) = self.gather(&plan.tenant, &plan.job).await {
+        if let Err(error) = Box::pin(self.gather(&plan.tenant, &plan.job)).await {
             tracing::debug!(%error, "the parts of a job are looked at later");
         }
         Ok(Outcome::Accepted)
@@ -259,7 +259,7 @@ impl Producer {
             .take(PLANS_MAX)
             .collect();
         for (tenant, job) in &plans {
-            self.gather(tenant, job).await?;
+            Box::pin(self.gather(tenant, job)).await?;
         }
         Ok(plans.len())
     }
@@ -273,7 +273,7 @@ impl Producer {
             let record = slot.record.filter(|it| is_of(it, found.plan.submission));
             match record {
                 Some(record) if record.is_in_parts() => {
-                    if !self.step(found, record, slot.revision).await? {
+                    if !Box::pin(self.step(found, record, slot.revision)).await? {
                         return Ok(());
                     }
                 }
@@ -338,7 +338,7 @@ impl Producer {
         if (done as usize) < found.plan.parts.len() {
             return Ok(false);
         }
-        self.join(found, record, revision).await
+        Box::pin(self.join(found, record, revision)).await
     }
 
     async fn state(&self, plan: &PartsPlan, index: usize) -> Result<State, Trouble> {

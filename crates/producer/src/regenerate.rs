@@ -36,8 +36,20 @@ pub(crate) async fn submit(
     let Some(name) = &record.body_claim else {
         return Ok(Err(Refused::NoBody));
     };
-    let body = nats.payloads().get(name, BODY_BYTES_MAX).await;
-    let body: Map<String, Value> = serde_json::from_slice(&body.context("the body")?)?;
+    let payloads = nats.payloads();
+    let original = match &record.original_claim {
+        Some(original) => payloads.get(original, BODY_BYTES_MAX).await.ok(),
+        None => None,
+    };
+    let is_cut = original.is_none() && !record.truncated.is_empty();
+    let body = match original {
+        Some(original) => original,
+        None => payloads
+            .get(name, BODY_BYTES_MAX)
+            .await
+            .context("the body")?,
+    };
+    let body: Map<String, Value> = serde_json::from_slice(&body)?;
     let id = id_after(record);
     let body = Bytes::from(Value::Object(again(body, record, &id)).to_string());
     let link = Link {
@@ -47,6 +59,10 @@ pub(crate) async fn submit(
     };
     let mut headers = HeaderMap::new();
     headers.insert(header::PARENT, link.to_header());
+    if is_cut {
+        let cut = serde_json::to_string(&record.truncated).context("what was cut")?;
+        headers.insert(header::TRUNCATED, cut);
+    }
     let subject = nats.names.submit_subject(&record.tenant);
     let jobs = nats.jobs();
     match jobs

@@ -188,7 +188,7 @@ async fn a_job_that_is_called_off_takes_its_parts_with_it() {
 }
 
 #[tokio::test]
-async fn summaries_that_are_too_long_are_summarised_once_more_and_then_it_is_a_dead_letter() {
+async fn summaries_that_are_too_long_are_summarised_once_more() {
     let sim = SimConfig::instant();
     let config: &'static str = r#"
 [kinds.tagging]
@@ -272,4 +272,52 @@ async fn producers_that_are_killed_between_any_two_steps_leave_one_outcome_and_p
     let plans = jobs.counts("KV_fl_idem", "$KV.fl_idem._parts.>");
     let (plans, bodies) = (plans.await.unwrap(), objects(&fleet).await);
     assert!(plans.len() <= JOBS && bodies == 0, "{plans:?} {bodies}");
+}
+
+#[tokio::test]
+async fn a_job_that_was_cut_is_sent_again_whole_if_it_can_be_and_says_in_any_case_that_it_was_cut()
+{
+    let config: &'static str = r#"
+[kinds.tagging]
+oversize = "truncate"
+
+[models."claude-haiku-4-5"]
+context_tokens = 8000
+"#;
+    let fleet = Fleet::start(
+        PROGRAM,
+        Setup {
+            config,
+            ..Setup::default()
+        },
+    )
+    .await;
+    let text = format!("[[sim:once=400]] {}", "The quick brown fox. ".repeat(3_000));
+    let bodies = ["kept", "lost"].map(|id| (id, fairlane_fleet_tests::job(id, &text)));
+    for (id, body) in &bodies {
+        fleet.publish("acme", body.clone()).await;
+        let failed = fleet.phase("acme", id, Phase::Failed).await;
+        let original = failed.original_claim.unwrap();
+        if *id == "lost" {
+            let payloads = fleet.client().payloads();
+            payloads.delete(&original).await.unwrap();
+        }
+    }
+    fleet.settled().await;
+    let client = fleet.client();
+    let (kept, lost) = (client.letter(1).await, client.letter(2).await);
+    let (kept, lost) = (kept.unwrap().unwrap(), lost.unwrap().unwrap());
+    assert_eq!((kept.body, kept.cut), (bodies[0].1.clone().into(), None));
+    assert!(lost.body.len() < bodies[1].1.len() && lost.cut.is_some());
+    let output = fleet
+        .run(&["dlq", "redrive", "--tenant", "acme", "--yes"])
+        .await;
+    assert!(output.status.success(), "{output:?}");
+    for (id, _) in &bodies {
+        let done = fleet.phase("acme", id, Phase::Done).await;
+        assert_eq!(done.truncated.len(), 1, "{id}: {:?}", done.truncated);
+        assert_eq!(done.truncated[0].from_chars, text.chars().count() as u64);
+    }
+    fleet.settled().await;
+    assert_eq!(objects(&fleet).await, 0);
 }

@@ -3,6 +3,7 @@
 use fairlane_core::{JobId, TenantId};
 use fairlane_nats::HeaderMap;
 use fairlane_runtime::TraceContext;
+use fairlane_wire::cut::Truncation;
 use fairlane_wire::job::assigned_id;
 use fairlane_wire::letter::{DeadReason, Failure};
 use fairlane_wire::lineage::Redrive;
@@ -30,6 +31,8 @@ pub struct Arrival {
     pub redrive: Option<Redrive>,
     /// The job that it comes from, if it is made from one.
     pub parent: Option<Link>,
+    /// What was cut of the body by an earlier run of the job, if it is sent again without that.
+    pub truncated: Vec<Truncation>,
     /// How often its text has been summarised by now.
     pub rounds: u32,
     tenant: Result<TenantId, Failure>,
@@ -70,6 +73,11 @@ impl Arrival {
             parent: get(header::PARENT)
                 .and_then(Link::parse)
                 .filter(|link| link.how != Descent::Again),
+            // Of others only what we cut ourselves counts.
+            truncated: get(header::TRUNCATED)
+                .filter(|_| get(header::REDRIVE).or(get(header::PARENT)).is_some())
+                .and_then(|cut| serde_json::from_str(cut).ok())
+                .unwrap_or_default(),
             rounds: 0,
             tenant: tenant_of(names, subject),
             named_job: get(header::JOB).and_then(|id| JobId::parse(id).ok()),

@@ -164,6 +164,7 @@ impl Intake {
         let mut record = JobRecord {
             parent: arrival.parent.clone(),
             key: job.idempotency_key.clone(),
+            truncated: arrival.truncated.clone(),
             ..record
         };
         match self.headers(arrival, tenant, &job, id, trace, now_ms) {
@@ -336,7 +337,7 @@ impl Intake {
             claim: arrival.claim_name().map(str::to_owned),
             redrive: arrival.redrive.clone(),
             parent: arrival.parent.clone(),
-            truncated: Vec::new(),
+            truncated: arrival.truncated.clone(),
             original: None,
             callback,
             traceparent: Some(trace.traceparent().to_owned()),

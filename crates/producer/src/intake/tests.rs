@@ -46,6 +46,7 @@ fn accepted(arrival: &Arrival, body: &Value) -> Accept {
     match decide(arrival, body.to_string().as_bytes()) {
         Decision::Accept(accept) => *accept,
         Decision::Refuse(refuse) => panic!("{}", refuse.letter.failure.line()),
+        Decision::Split(split) => panic!("{split:?}"),
     }
 }
 
@@ -53,6 +54,7 @@ fn refuse_bytes(arrival: &Arrival, body: &[u8]) -> Refuse {
     match decide(arrival, body) {
         Decision::Refuse(refuse) => *refuse,
         Decision::Accept(accept) => panic!("{accept:?}"),
+        Decision::Split(split) => panic!("{split:?}"),
     }
 }
 
@@ -301,7 +303,7 @@ fn size_and_depth_of_a_body_are_bounded_by_the_configuration() {
     let reason = |body: &Value| {
         let body = body.to_string();
         match intake.decide(&arrival(), Body::Here(body.as_bytes()), &trace(), NOW_MS) {
-            Decision::Accept(_) => None,
+            Decision::Accept(_) | Decision::Split(_) => None,
             Decision::Refuse(refuse) => Some(refuse.letter.failure.reason),
         }
     };
@@ -491,6 +493,8 @@ fn a_job_of_a_kind_that_may_be_cut_is_cut_to_what_fits_with_a_margin() {
         assert_eq!(truncated[0].from_chars, chars as u64);
         assert_eq!(truncated[0].to_chars, kept, "{text}");
         assert_eq!(accept.headers.claim, None, "the object holds another body");
+        assert_eq!(accept.headers.original.as_deref(), Some("acme.1"));
+        assert_eq!(accept.record.original_claim, accept.headers.original);
         let body = accept.body.unwrap();
         let cut = submission::parse(&body, &accept.tenant).unwrap();
         assert_eq!(cut.metadata, Some(json!(7)));
@@ -560,4 +564,108 @@ fn the_oversize_wallpaper_is_cut_if_its_kind_allows_that() {
     assert_eq!(accept.headers.job.as_str(), "wp-0204");
     assert!(accept.headers.tokens.input + 128 <= 190_000);
     assert!(accept.body.unwrap().len() < line.len());
+}
+
+/// A judge that has jobs of the kind of [`job`] summarised.
+fn summarising() -> Intake {
+    let policies = Policies::of([(
+        Kind::parse("tagging").unwrap(),
+        Policy::Summarise(vec![Place::LastUserMessage]),
+    )]);
+    let settings = Settings::default();
+    Intake::new(Catalog::default(), Kinds::default(), policies, &settings)
+}
+
+fn split(intake: &Intake, arrival: &Arrival, body: &[u8]) -> Split {
+    match intake.decide(arrival, Body::Here(body), &trace(), NOW_MS) {
+        Decision::Split(split) => *split,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn too_long() -> String {
+    let content = "some words. ".repeat(100_000);
+    let job = job(json!({"deadline_ms": NOW_MS + 5, "request": {"messages": [
+        {"role": "user", "content": content}]}}));
+    job.to_string()
+}
+
+#[test]
+fn a_job_that_is_summarised_has_parts_that_fit_and_are_the_same_each_time() {
+    let (intake, body) = (summarising(), too_long());
+    let first = split(&intake, &arrival(), body.as_bytes());
+    assert_eq!(first.parts.len(), 2);
+    assert_eq!(first.accept.record.phase, Phase::Accepted);
+    assert_eq!(first, split(&intake, &arrival(), body.as_bytes()));
+    // Sent again it has the same parts, so what is done is not paid again.
+    let mut later = arrival();
+    later.seq = 8;
+    let redrive = split(&intake, &later, body.as_bytes());
+    assert_eq!(first.parts, redrive.parts);
+    let other = split(
+        &intake,
+        &arrival(),
+        body.replace("words", "birds").as_bytes(),
+    );
+    assert_ne!(first.parts[0].job, other.parts[0].job);
+
+    let record = &first.accept.record;
+    let plan = PartsPlan {
+        tenant: first.accept.tenant.clone(),
+        job: record.job.clone(),
+        subject: "fl.submit.acme".into(),
+        submission: 7,
+        stored_ms: 5,
+        headers: Vec::new(),
+        traceparent: trace().traceparent().to_owned(),
+        original: "acme.1".into(),
+        source: "acme.1".into(),
+        round: 1,
+        summary_tokens: first.summary_tokens,
+        parts: first.parts.clone(),
+        sent_ms: 6,
+    };
+    let bodies = intake.part_bodies(&plan, body.as_bytes()).unwrap();
+    let link = format!("part {}", record.job);
+    let of_part = arrival_with("acme", &[("Fl-Parent", &link)]);
+    for (part, body) in plan.parts.iter().zip(&bodies) {
+        let decision = intake.decide(&of_part, Body::Here(body), &trace(), NOW_MS);
+        let Decision::Accept(accept) = decision else {
+            panic!("{decision:?}");
+        };
+        assert_eq!(accept.headers.job, part.job);
+        assert_eq!(accept.headers.kind.as_str(), parts::KIND);
+        assert_eq!(accept.priority, first.accept.priority);
+        assert_eq!(accept.headers.deadline_ms, Some(NOW_MS + 5));
+        let parent = Callback::Parent(record.job.clone());
+        assert_eq!(accept.headers.callback, Some(parent));
+    }
+}
+
+#[test]
+fn a_job_is_summarised_twice_at_most_and_a_part_never_is() {
+    let (intake, body) = (summarising(), too_long());
+    let mut twice = arrival();
+    twice.rounds = 2;
+    let part = arrival_with("acme", &[("Fl-Parent", "part a")]);
+    for arrival in [twice, part] {
+        let decision = intake.decide(&arrival, Body::Here(body.as_bytes()), &trace(), NOW_MS);
+        let Decision::Refuse(refuse) = decision else {
+            panic!("{decision:?}");
+        };
+        assert_eq!(refuse.letter.failure.reason, DeadReason::Oversize);
+    }
+}
+
+#[test]
+fn a_job_that_was_cut_and_is_sent_again_without_its_whole_body_still_says_so() {
+    let cut = r#"[{"field":"request.system","from_chars":900,"to_chars":300}]"#;
+    let redrive = r#"{"letter":7,"run":"r-1","job":"a","lineage":[]}"#;
+    let sent = arrival_with("acme", &[("Fl-Truncated", cut), ("Fl-Redrive", redrive)]);
+    let accept = accepted(&sent, &job(json!({})));
+    assert_eq!(accept.record.truncated[0].from_chars, 900);
+    assert_eq!(accept.headers.truncated, accept.record.truncated);
+    let plain = arrival_with("acme", &[("Fl-Truncated", cut)]);
+    let accept = accepted(&plain, &job(json!({})));
+    assert_eq!(accept.record.truncated, [], "nobody else can say so");
 }

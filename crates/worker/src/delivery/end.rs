@@ -42,7 +42,7 @@ impl Delivery {
         let tried = books::tried(model, &call.report, &call.verdict, call.cost, now_ms());
         task.job.record.note(tried);
         match decision {
-            Decision::Keep => self.keep(task, call).await,
+            Decision::Keep => Box::pin(self.keep(task, call)).await,
             Decision::Bury(_) if let Some(why) = refused_by_fallback(&task, &call) => {
                 self.keep_to_own_model(task.job, why, Some(call)).await;
             }
@@ -59,12 +59,12 @@ impl Delivery {
                         .prompt_review(task.job.headers.kind.as_str());
                 }
                 if let Some(question) = self.may_wait(&task, cause) {
-                    return self.defer(task, call, question).await;
+                    return Box::pin(self.defer(task, call, question)).await;
                 }
                 let failure = failure.unwrap_or_else(|| books::failure(cause, &call.report));
                 self.bury(task.job, failure, Some(call)).await;
             }
-            Decision::Retry(retry) => self.retry(task, call, retry).await,
+            Decision::Retry(retry) => Box::pin(self.retry(task, call, retry)).await,
             // More turns than a job may take: like a truncated answer that got no further.
             Decision::Continue => {
                 let failure = Failure::new(

@@ -165,7 +165,7 @@ async fn a_job_whose_result_cannot_be_stored_stays_when_the_process_must_stop() 
     let task = world.prepare(None).await.unwrap();
     world.cannot_save_and_must_stop().await;
     let call = call(Ending::Message(StopReason::EndTurn));
-    world.delivery.keep(task, call).await;
+    Box::pin(world.delivery.keep(task, call)).await;
     assert!(world.job_is_there().await);
 }
 
@@ -181,7 +181,7 @@ async fn a_job_whose_retry_cannot_be_recorded_stays_when_the_process_must_stop()
         hold: None,
     };
     let call = call(Ending::Cancelled(Cancelled::AfterSending));
-    world.delivery.retry(task, call, retry).await;
+    Box::pin(world.delivery.retry(task, call, retry)).await;
     assert!(world.job_is_there().await);
 }
 
