@@ -584,7 +584,7 @@ fn split(intake: &Intake, arrival: &Arrival, body: &[u8]) -> Split {
 }
 
 fn too_long() -> String {
-    let content = "some words. ".repeat(100_000);
+    let content = "some words. ".repeat(80_000);
     let job = job(json!({"deadline_ms": NOW_MS + 5, "request": {"messages": [
         {"role": "user", "content": content}]}}));
     job.to_string()
