@@ -80,9 +80,6 @@ impl Producer {
         } = split;
         let (tenant, job) = (accept.tenant.clone(), accept.headers.job.clone());
         let original = arrival.original_name(&tenant);
-        if arrival.claim_name().is_none() {
-            store.payloads.put(&original, body, usize::MAX).await?;
-        }
         let key = idem_key(&accept);
         let (held, slot) = tokio::join!(store.take_key(&key, &accept), store.record(&tenant, &job));
         let (held, slot) = (held?, slot?);
@@ -99,6 +96,9 @@ impl Producer {
                     return Ok(Outcome::Duplicate);
                 }
             }
+        }
+        if arrival.claim_name().is_none() {
+            store.payloads.put(&original, body, usize::MAX).await?;
         }
         let plan = PartsPlan {
             subject: arrival.subject.clone(),
