@@ -27,6 +27,9 @@ pub const WINDOW: Millis = 60_000;
 /// Windows that are kept.
 pub const HISTORY: usize = 60;
 
+/// A flow that waits for so many windows without being served, though it is long its turn, is starved.
+const STARVED_AFTER: u32 = 10;
+
 /// Where flows compete: a pool, by the caller's number, and a priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lane {
@@ -97,6 +100,15 @@ struct Flow {
     /// What was seen in this window, and in the one before: what was charged then is corrected now.
     seen: Extremes,
     seen_before: Extremes,
+    unserved: Unserved,
+}
+
+/// Windows in a row in which a flow competed and got nothing, and what its share of them was.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unserved {
+    windows: u32,
+    owed: f64,
+    is_starved: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -210,6 +222,16 @@ impl Meter {
             .fold(Reading::EVEN, |worst, &(_, reading)| worst.worse(reading))
     }
 
+    /// Flows of `priority` that could have run something for ten windows, were owed more than deficit round robin
+    /// ever holds back, and got nothing.
+    #[must_use]
+    pub fn starved(&self, priority: Priority) -> usize {
+        let flows = self.flows.iter();
+        flows
+            .filter(|((lane, _), flow)| lane.priority == priority && flow.unserved.is_starved)
+            .count()
+    }
+
     /// Flows that are remembered.
     #[must_use]
     pub fn remembered(&self) -> usize {
@@ -225,6 +247,7 @@ impl Meter {
             in_flight: 0,
             seen: Extremes::default(),
             seen_before: Extremes::default(),
+            unserved: Unserved::default(),
         })
     }
 
@@ -247,6 +270,7 @@ impl Meter {
                 .filter_map(|(lane, flows)| Some((lane, compare(&flows, self.quantum)?)))
                 .collect(),
         });
+        self.count_unserved();
         for flow in self.flows.values_mut() {
             flow.competes = flow.waits;
             flow.served = 0;
@@ -255,6 +279,41 @@ impl Meter {
                 in_flight_max: flow.in_flight,
                 ..Extremes::default()
             };
+        }
+    }
+}
+
+/// What a lane served in a window, to how much weight, and its largest job.
+#[derive(Debug, Clone, Copy, Default)]
+struct Total {
+    served: f64,
+    weight: f64,
+    job_max: i64,
+}
+
+impl Meter {
+    /// Notes who competed in the window that ends and got nothing.
+    #[expect(clippy::cast_precision_loss, reason = "ratios, not sums")]
+    fn count_unserved(&mut self) {
+        let mut totals = BTreeMap::<Lane, Total>::new();
+        for ((lane, _), flow) in self.flows.iter().filter(|(_, flow)| flow.competes) {
+            let total = totals.entry(*lane).or_default();
+            total.served += flow.served as f64;
+            total.weight += f64::from(flow.weight.0);
+            total.job_max = total.job_max.max(flow.seen.both(flow.seen_before).job_max);
+        }
+        for ((lane, _), flow) in &mut self.flows {
+            let total = totals.get(lane).copied().unwrap_or_default();
+            if !flow.competes || flow.served != 0 || flow.in_flight > 0 || total.weight <= 0.0 {
+                flow.unserved = Unserved::default();
+                continue;
+            }
+            let unserved = &mut flow.unserved;
+            unserved.windows += 1;
+            unserved.owed += total.served.max(0.0) * f64::from(flow.weight.0) / total.weight;
+            // Twice what may lie between two flows: its next job may be as large as any.
+            let bound = 2.0 * (self.quantum.0 + total.job_max) as f64;
+            unserved.is_starved = unserved.windows >= STARVED_AFTER && unserved.owed > bound;
         }
     }
 }
@@ -437,6 +496,36 @@ mod tests {
         );
         assert_eq!(meter.latest(Priority::Critical), Reading::EVEN);
         assert_eq!(meter.history().next().unwrap().lanes.len(), 2);
+    }
+
+    #[test]
+    fn a_flow_that_gets_nothing_though_it_is_long_its_turn_is_starved() {
+        let run = |windows: u64, cost: i64, serves_the_last_at: Option<u64>| {
+            let mut meter = Meter::new(Cost(5_000), 0);
+            for flow in 0..3 {
+                meter.waits(0, LANE, flow, Weight::ONE);
+            }
+            for window in 0..windows {
+                let now = window * WINDOW + 1;
+                let last = serves_the_last_at == Some(window);
+                for flow in 0..if last { 3 } else { 2 } {
+                    meter.served(now, LANE, flow, Weight::ONE, Cost(cost));
+                    meter.settled(now, LANE, flow, Cost(0));
+                }
+            }
+            meter.roll(windows * WINDOW);
+            meter.starved(LANE.priority)
+        };
+        assert_eq!(run(9, 5_000, None), 0, "not for long enough");
+        assert_eq!(run(10, 5_000, None), 1);
+        assert_eq!(run(11, 5_000, Some(10)), 0, "served at last");
+        assert_eq!(run(15, 5_000, Some(9)), 0, "not for long enough since");
+        assert_eq!(
+            run(20, 1, None),
+            0,
+            "little was served, and it is owed less than a job"
+        );
+        assert_eq!(run(30, 0, None), 0, "nobody got anything");
     }
 
     #[test]

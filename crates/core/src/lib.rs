@@ -17,6 +17,7 @@ pub mod election;
 pub mod failure;
 pub mod fairness;
 pub mod fallback;
+pub mod hour;
 pub mod ids;
 pub mod invariants;
 pub mod job;

@@ -1,4 +1,4 @@
-//! How many messages a stream holds: in all, and by subject.
+//! How many messages a stream holds, in all and by subject, and how full it is.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,41 @@ struct Info {
     #[serde(default)]
     total: usize,
     state: State,
+    config: Config,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    /// Negative: none.
+    max_bytes: i64,
+}
+
+/// What an account has in JetStream.
+#[derive(Deserialize)]
+struct Account {
+    storage: u64,
+    limits: Limits,
+}
+
+#[derive(Deserialize)]
+struct Limits {
+    /// Negative: none.
+    max_storage: i64,
+}
+
+/// How full a stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    pub messages: u64,
+    pub bytes: u64,
+    /// Most bytes it may hold, if it has a limit of its own.
+    pub bytes_max: Option<u64>,
 }
 
 #[derive(Deserialize)]
 struct State {
     messages: u64,
+    bytes: u64,
     #[serde(default)]
     subjects: Option<BTreeMap<String, u64>>,
 }
@@ -34,6 +64,28 @@ impl Jobs {
     pub async fn count(&self, stream: &str) -> Result<u64, ApiError> {
         let info = self.info(stream, &Value::Null).await?;
         Ok(info.state.messages)
+    }
+
+    /// How full `stream` is.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn size(&self, stream: &str) -> Result<Size, ApiError> {
+        let info = self.info(stream, &Value::Null).await?;
+        Ok(Size {
+            messages: info.state.messages,
+            bytes: info.state.bytes,
+            bytes_max: limit(info.config.max_bytes),
+        })
+    }
+
+    /// Bytes that all streams of this account take on disk, and how many they may; None if there is no limit.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn storage(&self) -> Result<Option<(u64, u64)>, ApiError> {
+        let account: Account = api::call(self.nats(), "INFO", &Value::Null, None).await?;
+        Ok(limit(account.limits.max_storage).map(|max| (account.storage, max)))
     }
 
     /// Messages of `stream` by subject, for subjects that match `filter` and have any.
@@ -63,4 +115,8 @@ impl Jobs {
     async fn info(&self, stream: &str, body: &Value) -> Result<Info, ApiError> {
         api::call(self.nats(), &format!("STREAM.INFO.{stream}"), body, None).await
     }
+}
+
+fn limit(limit: i64) -> Option<u64> {
+    u64::try_from(limit).ok().filter(|limit| *limit > 0)
 }

@@ -74,7 +74,8 @@
 //! | [`Watch`], [`Index`] | `$JS.API.STREAM.INFO.<s>`, `$JS.API.CONSUMER.CREATE.<s>.*.<filter>`, `$JS.API.CONSUMER.MSG.NEXT.<s>.*`, `$JS.API.CONSUMER.DELETE.<s>.*` |
 //! | [`Jobs::publish`] | the subject |
 //! | [`Jobs::get`] | `$JS.API.DIRECT.GET.<s>`, `$JS.API.STREAM.MSG.GET.<s>` |
-//! | [`Jobs::count`], [`Jobs::counts`] | `$JS.API.STREAM.INFO.<s>` |
+//! | [`Jobs::count`], [`Jobs::counts`], [`Jobs::size`] | `$JS.API.STREAM.INFO.<s>` |
+//! | [`Jobs::storage`] | `$JS.API.INFO` |
 //! | [`Jobs::delete`] | `$JS.API.STREAM.MSG.DELETE.<s>` |
 //! | [`Puller`] | `$JS.API.CONSUMER.MSG.NEXT.<s>.<consumer>`, `$JS.ACK.<s>.<consumer>.>` and `$JS.ACK.*.*.<s>.<consumer>.>` |
 //! | [`Payloads::get`] | `$JS.API.STREAM.MSG.GET.OBJ_<store>` |

@@ -9,6 +9,7 @@ use fairlane_nats::WriteError;
 use fairlane_nats::lease::Revision;
 use fairlane_nats::publish::Stored;
 use fairlane_nats::records::Slot;
+use fairlane_runtime::metrics::Destination;
 use fairlane_wire::job::key_hash;
 use fairlane_wire::record::{JobRecord, KeyOwner, Link, Phase};
 
@@ -94,6 +95,7 @@ impl Store {
             },
         };
         Ok(if is_new {
+            self.metrics.message_sent(Destination::Jobs);
             Outcome::Accepted
         } else {
             Outcome::Duplicate

@@ -10,6 +10,7 @@ use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::{Delivery, HeaderMap, Nats, PullOptions, Puller, StoredMessage};
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::health::Check;
+use fairlane_runtime::metrics::Destination;
 use fairlane_runtime::{CatalogError, catalog, fallback_kinds, oversize_policies};
 use fairlane_runtime::{Metrics, Shutdown, TraceContext};
 use fairlane_wire::letter::{DeadReason, Failure};
@@ -285,6 +286,9 @@ impl Producer {
     }
 
     async fn handle(&self, delivery: &Delivery) -> Result<(), Trouble> {
+        let metrics = &self.shared.store.metrics;
+        metrics.message_consumed(Destination::Submissions);
+        let began = Instant::now();
         let outcome = self
             .judge_message(
                 &delivery.subject,
@@ -295,6 +299,8 @@ impl Producer {
             )
             .await?;
         delivery.ack().await?;
+        let took = began.elapsed().as_secs_f64();
+        metrics.message_processed(Destination::Submissions, took);
         tracing::debug!(seq = delivery.seq, outcome = outcome.as_str(), "submission");
         Ok(())
     }

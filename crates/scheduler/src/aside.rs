@@ -9,6 +9,8 @@ use fairlane_core::scheduler::{Event, PutAside};
 use fairlane_core::{JobSeq, Millis, TenantId};
 use fairlane_nats::records::Slot;
 use fairlane_nats::{Nats, Original, Records, StoredMessage, owner};
+use fairlane_runtime::Metrics;
+use fairlane_runtime::metrics::Outcome;
 use fairlane_wire::lease::Lease;
 use fairlane_wire::record::Standing;
 use fairlane_wire::{DeadReason, Ended, Failure, JobHeaders, JobRecord, Letter, Namespace, Phase};
@@ -23,6 +25,7 @@ const TRACE_KEEP: Duration = Duration::from_secs(60);
 /// Whatever kept it from being done; the job is then still in the stream.
 pub(crate) async fn put_aside(
     nats: &Nats,
+    metrics: &Metrics,
     keep: Duration,
     seq: JobSeq,
     why: PutAside,
@@ -46,7 +49,12 @@ pub(crate) async fn put_aside(
             if let Some(event) = stays(nats, &record, seq, why).await? {
                 return Ok(event);
             }
-            Some(job.fail(&records, &slot, record, why, now).await?)
+            let record = job.fail(&records, &slot, record, why, now).await?;
+            metrics.job_ended(match why {
+                PutAside::DeadlinePassed => Outcome::Expired,
+                PutAside::CalledOff | PutAside::Undeliverable { .. } => Outcome::Dead,
+            });
+            Some(record)
         }
     };
     if let Some(record) = over {
@@ -247,9 +255,13 @@ mod tests {
         let stored = jobs.publish(&subject, None, headers, "{}".into());
         let seq = JobSeq(stored.await.unwrap().seq);
         let keep = Duration::from_secs(60);
-        put_aside(nats, keep, seq, PutAside::DeadlinePassed, 5)
+        let metrics = Metrics::new("scheduler");
+        put_aside(nats, &metrics, keep, seq, PutAside::DeadlinePassed, 5)
             .await
             .unwrap();
+        let text = metrics.render();
+        let counted = r#"fairlane_jobs_total{outcome="expired"} 1"#;
+        assert!(text.contains(counted), "{text}");
         let stream = nats.names.callbacks_stream();
         let word = jobs.get(&stream, 1).await.unwrap().unwrap();
         let to = word.headers.get(header::CALLBACK).unwrap().as_str();

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::fairness::Fairness;
+use crate::letters;
 use crate::options::Options;
 use crate::term;
 
@@ -30,6 +31,7 @@ pub(crate) struct Context {
     pub(crate) options: Options,
     pub(crate) metrics: Metrics,
     pub(crate) fairness: Fairness,
+    pub(crate) letters: letters::Recent,
     pub(crate) shutdown: Shutdown,
     pub(crate) connected: Check,
 }
@@ -207,6 +209,7 @@ impl Candidate {
             options: self.context.options.clone(),
             metrics: self.context.metrics.clone(),
             fairness: self.context.fairness.clone(),
+            letters: self.context.letters.clone(),
             clock: self.clock,
             trust,
             stop: stop.clone(),

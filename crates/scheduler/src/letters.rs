@@ -12,22 +12,48 @@ use fairlane_core::Millis;
 use fairlane_nats::{IndexEvent, Nats};
 use fairlane_runtime::{Metrics, Shutdown};
 use fairlane_wire::{DeadReason, Namespace};
+use tokio::sync::watch as latest;
 use tokio::time::MissedTickBehavior;
 
 use crate::clock::Clock;
 
 /// How often the numbers are told and checked.
-const TELL_EVERY: Duration = Duration::from_secs(15);
+const TELL_EVERY: Duration = Duration::from_secs(5);
 /// Headers taken at a time.
 const CHUNK: usize = 1_024;
 /// Letters that are known one by one. Of more, the oldest are not counted.
 const LETTERS_MAX: usize = 1_000_000;
 /// A letter that has less than this part of its life left expires soon: three days of thirty.
 const SOON: u64 = 10;
+const HOUR: Millis = 3_600_000;
+
+/// Letters of the last 60 minutes, for the leader.
+#[derive(Debug, Clone)]
+pub(crate) struct Recent(latest::Receiver<Count>);
+
+/// How many there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    pub(crate) all: u64,
+    /// Of jobs that failed through no fault of their own.
+    pub(crate) exposed: u64,
+}
+
+impl Recent {
+    pub(crate) fn channel() -> (latest::Sender<Count>, Self) {
+        let (sender, receiver) = latest::channel(Count::default());
+        (sender, Self(receiver))
+    }
+
+    pub(crate) fn count(&self) -> Count {
+        *self.0.borrow()
+    }
+}
 
 /// Counts until the process drains.
 pub(crate) async fn watch(
     nats: Nats,
+    recent: latest::Sender<Count>,
     keep: Duration,
     metrics: Metrics,
     shutdown: Shutdown,
@@ -68,6 +94,7 @@ pub(crate) async fn watch(
         }
         letters.expire(clock.now(), keep_ms);
         letters.tell(&metrics, clock.now(), keep_ms);
+        recent.send_replace(letters.recent(clock.now()));
         let Ok(count) = nats.jobs().count(&stream).await else {
             continue;
         };
@@ -171,6 +198,22 @@ impl Letters {
         (open, soon)
     }
 
+    /// Letters written within the last 60 minutes. Those of jobs that were sent again and failed again count again.
+    fn recent(&self, now: Millis) -> Count {
+        let since = now.saturating_sub(HOUR);
+        // In the order of their times, but for clocks that differ between servers.
+        let letters = self.seen.iter().rev().flatten();
+        let mut count = Count::default();
+        for reason in letters
+            .take_while(|seen| seen.stored_ms >= since)
+            .filter_map(|seen| seen.reason)
+        {
+            count.all += 1;
+            count.exposed += u64::from(!reason.is_fault_of_the_job());
+        }
+        count
+    }
+
     fn tell(&self, metrics: &Metrics, now: Millis, keep: Millis) {
         let (open, soon) = self.open(now, keep);
         for (reason, count) in open {
@@ -187,6 +230,24 @@ mod tests {
     fn open(letters: &Letters, now: Millis) -> (usize, usize, usize) {
         let (open, soon) = letters.open(now, 100);
         (open["schema"], open["refusal"], soon)
+    }
+
+    #[test]
+    fn recent_letters_tell_faults_of_jobs_from_what_their_owners_were_exposed_to() {
+        let names = Namespace::default();
+        let mut letters = Letters::default();
+        for (seq, reason) in ["exhausted", "refusal", "expired", "schema", "exhausted"]
+            .into_iter()
+            .enumerate()
+        {
+            let (seq, subject) = (seq as u64 + 1, format!("fl.dlq.{reason}.acme"));
+            letters.see(&names, seq, &subject, seq * 1_000);
+        }
+        letters.see(&names, 6, "fl.redriven.1", 6_000);
+        let count = |all, exposed| Count { all, exposed };
+        assert_eq!(letters.recent(7_000), count(5, 3));
+        assert_eq!(letters.recent(HOUR + 2_500), count(3, 2));
+        assert_eq!(letters.recent(HOUR + 9_000), count(0, 0));
     }
 
     #[test]

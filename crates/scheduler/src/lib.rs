@@ -15,6 +15,7 @@ mod lead;
 mod letters;
 mod options;
 mod strangers;
+mod streams;
 mod tenants;
 mod term;
 
@@ -38,23 +39,29 @@ pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Re
     let fairness = fairness::Fairness::new();
     let routes = fairness.routes().merge(autoscale::routes(nats.clone()));
     frame.health.mount(routes);
+    let (counted, recent) = letters::Recent::channel();
     let letters = letters::watch(
         nats.clone(),
+        counted,
         Duration::from_millis(settings.results.dead_letters_keep_ms),
         frame.metrics.clone(),
         frame.shutdown.clone(),
     );
+    let watched = nats.clone();
     let lead = lead::run(lead::Context {
         nats,
         options,
         metrics: frame.metrics.clone(),
         fairness,
+        letters: recent,
         shutdown: frame.shutdown.clone(),
         connected,
     });
+    let streams = streams::watch(watched, frame.metrics.clone(), frame.shutdown.clone());
     frame.spawn("lead", Rule::Essential, lead);
     // For whoever watches; jobs run without it.
     frame.spawn("letters", Rule::Essential, letters);
+    frame.spawn("streams", Rule::Essential, streams);
     frame.run().await?;
     Ok(())
 }
@@ -76,6 +83,7 @@ pub async fn lead(
         options,
         metrics,
         fairness,
+        letters: letters::Recent::channel().1,
         shutdown,
         connected,
     })

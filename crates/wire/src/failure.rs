@@ -80,6 +80,28 @@ impl DeadReason {
         }
     }
 
+    /// Whether the job itself is the reason. Otherwise its owner sees a failure that somebody else has caused.
+    #[must_use]
+    pub fn is_fault_of_the_job(self) -> bool {
+        match self {
+            Self::Undecodable
+            | Self::InvalidJob
+            | Self::InvalidTenant
+            | Self::UnknownModel
+            | Self::Oversize
+            | Self::InvalidRequest
+            | Self::Refusal
+            | Self::MaxTokens
+            | Self::Schema => true,
+            Self::BacklogFull
+            | Self::Exhausted
+            | Self::Ambiguous
+            | Self::Expired
+            | Self::MaxDeliver
+            | Self::CrashSuspect => false,
+        }
+    }
+
     /// The reason of a stable word.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {

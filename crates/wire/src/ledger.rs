@@ -28,6 +28,9 @@ pub struct LedgerEntry {
     pub model_asked: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_used: Option<String>,
+    /// A smaller model was called than the job's own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_fallback: bool,
     pub usage: UsageRecord,
     /// Tokens that the producer estimated: input, and output while nothing is known of the kind.
     pub estimated_input_tokens: u64,
@@ -37,7 +40,7 @@ pub struct LedgerEntry {
     /// US dollars times 10^12, exact; absent if the model has no price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_pico_usd: Option<u64>,
-    /// Class of the outcome, for example `success` or `transient`.
+    /// The stable word for what the call ended as, for example `done` or `overloaded`.
     pub outcome: String,
     /// The call may have been answered and paid without us seeing it.
     pub ambiguous: bool,
@@ -60,6 +63,9 @@ pub struct LedgerEntry {
     pub granted_ms: u64,
     /// Milliseconds from sending to the end of the answer.
     pub latency_ms: u64,
+    /// On a job's first call: milliseconds from when it could run to when it was granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
     /// When it was booked, in Unix milliseconds.
     pub at_ms: u64,
 }
@@ -74,10 +80,21 @@ pub enum LimitKind {
 }
 
 impl LedgerEntry {
-    /// What its message says in headers, so that budgets are kept without reading bodies.
+    /// What its message says in headers, so that budgets are kept and hours are summed up without reading bodies.
     #[must_use]
-    pub fn headers(&self) -> [(&'static str, String); 1] {
-        [(header::INPUT_TOKENS, self.usage.prompt().to_string())]
+    pub fn headers(&self) -> Vec<(&'static str, String)> {
+        let mut headers = vec![
+            (header::INPUT_TOKENS, self.usage.prompt().to_string()),
+            (header::OUTCOME, self.outcome.clone()),
+            (header::PRIORITY, self.priority.clone()),
+        ];
+        if let Some(waited) = self.waited_ms {
+            headers.push((header::WAITED, waited.to_string()));
+        }
+        if self.by_fallback {
+            headers.push((header::BY_FALLBACK, "1".to_owned()));
+        }
+        headers
     }
 
     /// Deduplication id: a delivery is booked once. Only with the `term` of its credit has a delivery
@@ -108,6 +125,7 @@ mod tests {
             delivery: 1,
             model_asked: "claude-haiku-4-5".into(),
             model_used: None,
+            by_fallback: true,
             usage: UsageRecord {
                 input_tokens: 120,
                 output_tokens: 60,
@@ -127,12 +145,13 @@ mod tests {
             not_before_ms: None,
             granted_ms: 1_699_999_999_000,
             latency_ms: 900,
+            waited_ms: Some(40),
             at_ms: 1_700_000_000_000,
         };
         let text = serde_json::to_string(&entry).unwrap();
         assert_eq!(
             text,
-            r#"{"tenant":"acme","job":"wp-1","kind":"tagging","priority":"batch","own_priority":"standard","pool":"haiku-4.5","seq":7,"delivery":1,"model_asked":"claude-haiku-4-5","usage":{"input_tokens":120,"cache_write_5m_tokens":0,"cache_write_1h_tokens":0,"cache_read_tokens":0,"output_tokens":60},"estimated_input_tokens":110,"estimated_output_tokens":256,"max_tokens":1024,"cost_pico_usd":420000000,"outcome":"success","ambiguous":false,"request_id":"req_1","status":200,"accepted_ms":1699999990000,"granted_ms":1699999999000,"latency_ms":900,"at_ms":1700000000000}"#
+            r#"{"tenant":"acme","job":"wp-1","kind":"tagging","priority":"batch","own_priority":"standard","pool":"haiku-4.5","seq":7,"delivery":1,"model_asked":"claude-haiku-4-5","by_fallback":true,"usage":{"input_tokens":120,"cache_write_5m_tokens":0,"cache_write_1h_tokens":0,"cache_read_tokens":0,"output_tokens":60},"estimated_input_tokens":110,"estimated_output_tokens":256,"max_tokens":1024,"cost_pico_usd":420000000,"outcome":"success","ambiguous":false,"request_id":"req_1","status":200,"accepted_ms":1699999990000,"granted_ms":1699999999000,"latency_ms":900,"waited_ms":40,"at_ms":1700000000000}"#
         );
         assert_eq!(serde_json::from_str::<LedgerEntry>(&text).unwrap(), entry);
         let refused = LedgerEntry {
@@ -146,7 +165,21 @@ mod tests {
             "{text}"
         );
         assert_eq!(serde_json::from_str::<LedgerEntry>(&text).unwrap(), refused);
-        assert_eq!(entry.headers(), [("Fl-Input-Tokens", "120".to_owned())]);
+        let headers = entry.headers();
+        let headers: Vec<(&str, &str)> = headers
+            .iter()
+            .map(|(name, value)| (*name, &**value))
+            .collect();
+        assert_eq!(
+            headers,
+            [
+                ("Fl-Input-Tokens", "120"),
+                ("Fl-Outcome", "success"),
+                ("Fl-Priority", "batch"),
+                ("Fl-Waited-Ms", "40"),
+                ("Fl-By-Fallback", "1"),
+            ]
+        );
         assert_eq!(entry.message_id(Term(4)), "ledger-acme:7:4:1");
         assert_ne!(entry.message_id(Term(4)), entry.message_id(Term(5)));
     }

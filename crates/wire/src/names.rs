@@ -447,6 +447,14 @@ pub mod header {
     pub const INPUT_TOKENS: &str = "Fl-Input-Tokens";
     /// Expected output tokens.
     pub const OUTPUT_TOKENS: &str = "Fl-Output-Tokens";
+    /// On a booking: the stable word for what the call ended as.
+    pub const OUTCOME: &str = "Fl-Outcome";
+    /// On a booking: priority as which the job was served.
+    pub const PRIORITY: &str = "Fl-Priority";
+    /// On a booking of a job's first call: milliseconds it had waited for it.
+    pub const WAITED: &str = "Fl-Waited-Ms";
+    /// On a booking: a smaller model was called than the job's own.
+    pub const BY_FALLBACK: &str = "Fl-By-Fallback";
     /// Not before, unix milliseconds.
     pub const NOT_BEFORE: &str = "Fl-Not-Before";
     /// Deadline, unix milliseconds.

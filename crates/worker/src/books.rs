@@ -115,6 +115,7 @@ pub(crate) fn ledger_entry(
         delivery: credit.delivery,
         model_asked: headers.model.to_string(),
         model_used: report.model.clone(),
+        by_fallback: false,
         usage: usage(&report.usage),
         estimated_input_tokens: headers.tokens.input,
         estimated_output_tokens: headers.tokens.output,
@@ -130,6 +131,7 @@ pub(crate) fn ledger_entry(
         not_before_ms: headers.not_before_ms,
         granted_ms: credit.granted_ms,
         latency_ms: report.timings.total_ms,
+        waited_ms: None,
         at_ms,
     }
 }
@@ -347,6 +349,6 @@ pub(crate) fn tried(
     clippy::cast_precision_loss,
     reason = "for showing; the ledger has it exactly"
 )]
-fn usd(cost: Usd) -> f64 {
+pub(crate) fn usd(cost: Usd) -> f64 {
     cost.0 as f64 / 1e12
 }

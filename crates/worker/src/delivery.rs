@@ -20,10 +20,11 @@ use fairlane_claude::{CallReport, Client};
 use fairlane_core::attempt::{self, Allowance, Decision, Jitter};
 use fairlane_core::failure::{Ending, Next, Reason, Verdict, classify};
 use fairlane_core::price::{Usage, Usd};
-use fairlane_core::{JobSeq, Millis, WorkerId};
+use fairlane_core::{JobSeq, Millis, ModelId, WorkerId};
 use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::{Nats, Records, Revision, Slot, StoredMessage};
 use fairlane_runtime::Metrics;
+use fairlane_runtime::metrics::Destination;
 use fairlane_wire::lease::{Credit, DeliveryOutcome, Grant, ParkReason};
 use fairlane_wire::submission::StopReasons;
 use fairlane_wire::{
@@ -132,9 +133,13 @@ pub(crate) async fn run(context: Arc<Context>, grant: Grant, stop: CancellationT
                 priority = %credit.priority, pool = %credit.pool,
             );
             parent(&span, &message);
+            let metrics = &context.metrics;
+            metrics.message_consumed(Destination::Jobs);
+            let began = std::time::Instant::now();
             Box::pin(delivery.begin(message, slot))
                 .instrument(span)
                 .await;
+            metrics.message_processed(Destination::Jobs, began.elapsed().as_secs_f64());
         }
         (Err(error), _) => {
             tracing::warn!(seq = credit.seq.0, %error, "cannot read a job");
@@ -230,6 +235,11 @@ enum End {
 
 /// A call that ended, with all that was used by it and the turns before it.
 struct Call {
+    /// Model that was called.
+    model: ModelId,
+    by_fallback: bool,
+    /// If it is the job's first: how long that had waited for it, from when it could run.
+    waited_ms: Option<Millis>,
     report: CallReport,
     verdict: Verdict,
     asked: Asked,
@@ -441,12 +451,7 @@ impl Delivery {
                 paused = Some((report, cost));
                 continue;
             }
-            let call = Call {
-                report,
-                verdict,
-                asked: self.asked(&task),
-                cost,
-            };
+            let call = self.ended(&task, report, cost);
             return Box::pin(self.finish(task, call, decision, failure)).await;
         }
     }
@@ -521,6 +526,21 @@ impl Delivery {
             max_tokens: task.plan.max_tokens,
             output_tokens_max: task.plan.output_tokens_max,
             is_probe: self.credit().probe,
+        }
+    }
+
+    fn ended(&self, task: &Task, report: CallReport, cost: Option<Usd>) -> Call {
+        let (headers, record) = (&task.job.headers, &task.job.record);
+        let is_first = record.tries.is_empty();
+        let ready_ms = headers.accepted_ms.max(headers.not_before_ms.unwrap_or(0));
+        Call {
+            model: task.plan.model.clone(),
+            by_fallback: task.plan.is_fallback(),
+            waited_ms: is_first.then(|| self.credit().granted_ms.saturating_sub(ready_ms)),
+            verdict: classify(&report.ending),
+            report,
+            asked: self.asked(task),
+            cost,
         }
     }
 

@@ -134,6 +134,23 @@ impl Scheduler {
         self.tenants.demoted().count()
     }
 
+    /// Workers that can be given work, and their slots.
+    #[must_use]
+    pub fn workers(&self) -> (usize, u32) {
+        self.fleet.size(self.now, self.config.worker_silence_max)
+    }
+
+    /// Which part of its budget of today each tenant has used that has one and used any of it.
+    pub fn budgets(&self) -> impl Iterator<Item = (&TenantId, f64)> {
+        let now = self.now;
+        self.tenants
+            .all()
+            .filter_map(move |(name, policy, standing)| {
+                let (budget, used) = (policy.daily_input_tokens?, standing.used_today(now));
+                (used > 0).then(|| (name, part(used, budget)))
+            })
+    }
+
     /// Looks at up to `limit` jobs after `after`: those that may run and stand nowhere are put in line.
     /// Returns how many those were, and where to go on; None at the end. There are none, unless this
     /// scheduler has a fault.
@@ -187,4 +204,9 @@ impl Scheduler {
             && !self.suspects.contains(&seq)
             && !self.lanes.holds(job.queue(), seq)
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a ratio for showing")]
+fn part(some: u64, all: u64) -> f64 {
+    some as f64 / all.max(1) as f64
 }

@@ -137,6 +137,12 @@ impl Tenants {
         before.is_some() != after.is_some()
     }
 
+    /// All tenants that were seen, what holds for them, and how they stand.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&TenantId, Policy, &Standing)> {
+        let tenants = self.tenants.iter();
+        tenants.map(|tenant| (&tenant.name, tenant.policy, &tenant.standing))
+    }
+
     /// Tenants that are demoted.
     pub(super) fn demoted(&self) -> impl Iterator<Item = TenantIx> {
         self.demoted.iter().map(|&(_, tenant)| tenant)

@@ -3,10 +3,12 @@
 use fairlane_core as core;
 use fairlane_core::breaker::Gate;
 use fairlane_core::failure::Scope;
+use fairlane_core::hour::Reading;
 use fairlane_core::scheduler::PoolStatus;
-use fairlane_runtime::metrics::{Breaker, Bucket, Leading, Priority};
+use fairlane_runtime::metrics::{Breaker, Bucket, Fairness, LastHour, Leading, Priority};
 
 use super::Leader;
+use crate::letters::Count;
 
 /// Label of rate limits that somebody else with the same key caused. No tenant is named so.
 const NOBODY: &str = "(nobody)";
@@ -23,16 +25,28 @@ impl Leader {
         let leading = metrics.leading();
         for (index, priority) in core::Priority::ALL.into_iter().enumerate() {
             let label = label(priority);
-            let queued = i64::try_from(self.core.queued()[index]).unwrap_or(i64::MAX);
-            metrics.queue_depth(label).set(queued);
+            let queued = self.core.queued()[index] as u64;
             let age = oldest[index].map_or(0, |seq| self.ages.age(seq.0, now));
-            leading.queue_oldest(label, age / 1_000);
-            let reading = self.core.fairness(now).latest(priority);
-            metrics.fairness(label, reading.index, reading.min_share, reading.gap_ratio);
+            leading.queue(label, queued, age / 1_000);
+            let meter = self.core.fairness(now);
+            let (reading, starved) = (meter.latest(priority), meter.starved(priority));
+            let fairness = Fairness {
+                index: reading.index,
+                min_share: reading.min_share,
+                gap_ratio: reading.gap_ratio,
+                starved,
+            };
+            leading.fairness(label, fairness);
         }
-        metrics.credits_live(self.core.live() as u64);
-        metrics.demoted_tenants(self.core.demoted() as u64);
+        let hour = self.hour.reading(now);
+        leading.last_hour(last_hour(hour, self.shell.letters.count()));
+        leading.credits_live(self.core.live() as u64);
+        leading.demoted_tenants(self.core.demoted() as u64);
         leading.term(self.core.term().0);
+        let (workers, slots) = self.core.workers();
+        leading.workers(workers as u64, u64::from(slots));
+        let budgets = self.core.budgets();
+        leading.budgets(budgets.map(|(tenant, part)| (tenant.as_str(), part)));
         for (scope, count) in self.core.pauses(now) {
             leading.pauses(scope_label(scope), count);
         }
@@ -44,15 +58,14 @@ impl Leader {
     /// Books a rate limit on whoever caused it.
     pub(super) fn throttled(&self, tenant: Option<&core::TenantId>) {
         let tenant = tenant.map_or(NOBODY, core::TenantId::as_str);
-        self.shell.metrics.throttled(tenant);
+        self.shell.metrics.leading().throttled(tenant);
     }
 }
 
 fn tell_pool(leading: &Leading, pool: &PoolStatus) {
     let name = pool.pool.as_str();
-    for ((bucket, left), per_minute) in Bucket::ALL.into_iter().zip(pool.left).zip(pool.per_minute)
-    {
-        leading.limit_used(name, bucket, used(left, per_minute));
+    for ((&bucket, left), per_minute) in Bucket::ALL.iter().zip(pool.left).zip(pool.per_minute) {
+        leading.limit(name, bucket, per_minute, used(left, per_minute));
     }
     let state = match pool.gate {
         Gate::Closed => Breaker::Closed,
@@ -62,13 +75,32 @@ fn tell_pool(leading: &Leading, pool: &PoolStatus) {
     leading.breaker(name, state);
 }
 
+/// What is promised to people, in numbers; rates of nothing are 0.
+#[expect(clippy::cast_precision_loss, reason = "ratios for showing")]
+fn last_hour(hour: Reading, letters: Count) -> LastHour {
+    let ended = (hour.answered + letters.all).max(1);
+    let seconds = |ms: Option<core::Millis>| ms.unwrap_or(0) as f64 / 1_000.0;
+    LastHour {
+        overloaded: hour.overloaded.unwrap_or(0.0),
+        exposed: letters.exposed as f64 / ended as f64,
+        by_fallback: hour.by_fallback.unwrap_or(0.0),
+        dwell_p95: hour.dwell_p95.map(seconds),
+    }
+}
+
+/// Cost units, as they are shown.
+#[expect(clippy::cast_precision_loss, reason = "for showing")]
+pub(super) fn units(cost: core::Cost) -> f64 {
+    cost.0 as f64 / core::Cost::UNIT.0 as f64
+}
+
 /// The part of a limit that is used up.
 #[expect(clippy::cast_precision_loss, reason = "a ratio for showing")]
 fn used(left: i64, per_minute: u64) -> f64 {
     1.0 - left as f64 / per_minute.max(1) as f64
 }
 
-fn label(priority: core::Priority) -> Priority {
+pub(super) fn label(priority: core::Priority) -> Priority {
     match priority {
         core::Priority::Critical => Priority::Critical,
         core::Priority::Standard => Priority::Standard,

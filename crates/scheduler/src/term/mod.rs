@@ -23,10 +23,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use fairlane_core::hour::Hour;
 use fairlane_core::scheduler::{Credit, Effect, Event, Notice, Scheduler};
 use fairlane_core::{JobSeq, Millis, Priority, Term};
 use fairlane_nats::{Bucket, Index, IndexEvent, Nats, Revision, Watch, watch};
 use fairlane_runtime::Metrics;
+use fairlane_runtime::metrics::Destination;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
@@ -38,6 +40,7 @@ use crate::books::Books;
 use crate::clock::Clock;
 use crate::fairness::Fairness;
 use crate::lead::Trust;
+use crate::letters;
 use crate::options::Options;
 use ages::Ages;
 use grant::Granting;
@@ -51,6 +54,7 @@ pub(crate) struct Shell {
     pub(crate) options: Options,
     pub(crate) metrics: Metrics,
     pub(crate) fairness: Fairness,
+    pub(crate) letters: letters::Recent,
     pub(crate) clock: Clock,
     pub(crate) trust: Trust,
     pub(crate) stop: CancellationToken,
@@ -96,6 +100,7 @@ struct Leader {
     lanes: Lanes,
     /// Read as soon as all jobs are known.
     ledger: Option<Index>,
+    hour: Hour,
     reconcile: Reconcile,
     ages: Ages,
     silence: Silence,
@@ -156,6 +161,7 @@ impl Leader {
             policies: nats.bucket(&nats.names.tenants_bucket()).watch(),
             lanes: Lanes::new(&nats),
             ledger: None,
+            hour: Hour::default(),
             reconcile: Reconcile::new(),
             ages: Ages::default(),
             silence: Silence::default(),
@@ -299,11 +305,12 @@ impl Leader {
                     let nats = self.shell.nats.clone();
                     let keep = self.shell.options.results_keep;
                     let clock = self.shell.clock;
+                    let metrics = self.shell.metrics.clone();
                     let turns = self.asides.clone();
                     self.outcomes.push(Box::pin(async move {
                         // Never closed; without a turn it would only be less patient.
                         let _turn = turns.acquire_owned().await;
-                        match aside::put_aside(&nats, keep, seq, why, clock.now()).await {
+                        match aside::put_aside(&nats, &metrics, keep, seq, why, clock.now()).await {
                             Ok(event) => event,
                             Err(error) => {
                                 let error = format!("{error:#}");
@@ -319,7 +326,13 @@ impl Leader {
 
     fn granted(&mut self, credit: &Credit, now: Millis) {
         let metrics = &self.shell.metrics;
-        metrics.credits_granted(1);
+        metrics.message_sent(Destination::Credits);
+        metrics.leading().credit_granted(
+            credit.tenant.as_str(),
+            gauges::label(credit.priority),
+            gauges::units(credit.cost),
+            credit.delivery,
+        );
         if self.core.is_fallback(credit) {
             metrics.leading().fallback_granted();
         }

@@ -22,6 +22,7 @@ pub(super) async fn leader(nats: &Nats) -> (Leader, CancellationToken) {
         options: Options::from_settings(&Settings::default()).unwrap(),
         metrics: Metrics::new("scheduler"),
         fairness: Fairness::new(),
+        letters: crate::letters::Recent::channel().1,
         clock: Clock::start(),
         trust,
         stop: stop.clone(),

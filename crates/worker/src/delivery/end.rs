@@ -6,7 +6,7 @@ use bytes::Bytes;
 use fairlane_claude::CallReport;
 use fairlane_core::Millis;
 use fairlane_core::attempt::{Cause, Decision, Hold, Retry};
-use fairlane_core::failure::{Reason, classify};
+use fairlane_core::failure::Reason;
 use fairlane_core::price::Usd;
 use fairlane_nats::{Original, StoredMessage};
 use fairlane_runtime::metrics::Outcome;
@@ -15,6 +15,7 @@ use fairlane_wire::{DeadReason, Ended, Failure, JobHeaders, JobRecord, Letter, P
 
 use super::crash::Point;
 use super::fallback::refused_by_fallback;
+use super::steps::label;
 use super::{Call, Delivery, End, Job, Saved, TURNS_MAX, Task, now_ms};
 use crate::books;
 use crate::lease::LeaseError;
@@ -36,7 +37,6 @@ impl Delivery {
         decision: Decision,
         failure: Option<Failure>,
     ) {
-        self.measure(&task, &call);
         books::add_usage(&mut task.job.record, &call.report.usage, call.cost);
         let model = task.plan.model.as_str();
         let tried = books::tried(model, &call.report, &call.verdict, call.cost, now_ms());
@@ -104,7 +104,7 @@ impl Delivery {
         );
         self.context.reached(Point::Recorded).await;
         match saved {
-            Saved::Ours => self.context.metrics.job_ended(Outcome::Done),
+            Saved::Ours => self.done(&headers),
             Saved::Theirs => return self.give_way(&message, &headers, Some(&call)).await,
             Saved::Not => return,
         }
@@ -113,6 +113,13 @@ impl Delivery {
         if !body_is_kept {
             self.forget_body(&headers).await;
         }
+    }
+
+    fn done(&self, headers: &JobHeaders) {
+        let metrics = &self.context.metrics;
+        metrics.job_ended(Outcome::Done);
+        let took = Duration::from_millis(now_ms().saturating_sub(headers.accepted_ms));
+        metrics.job_duration(label(self.credit().priority), took.as_secs_f64());
     }
 
     /// Deletes the large bodies of a job that nothing refers to any more. If this fails they only take up
@@ -319,18 +326,11 @@ impl Delivery {
 
     /// The job ended by another's word, and its call was given up: what it used is charged and booked.
     pub(super) async fn called_off(&mut self, task: &Task, report: CallReport, cost: Option<Usd>) {
-        let verdict = classify(&report.ending);
-        let call = Call {
-            report,
-            verdict,
-            asked: self.asked(task),
-            cost,
-        };
+        let call = self.ended(task, report, cost);
         tracing::info!(
             output_tokens = call.report.usage.output,
             "gave up the call of a job that was called off"
         );
-        self.measure(task, &call);
         let headers = &task.job.headers;
         self.book(headers, &call).await;
         self.give_way(&task.job.message, headers, Some(&call)).await;
@@ -365,17 +365,8 @@ impl Delivery {
 
     /// The lease went away under the call: somebody else has the job now. Only the books are ours.
     pub(super) async fn lost(&self, task: &Task, report: CallReport, cost: Option<Usd>) {
-        let verdict = classify(&report.ending);
-        self.book(
-            &task.job.headers,
-            &Call {
-                report,
-                verdict,
-                asked: self.asked(task),
-                cost,
-            },
-        )
-        .await;
+        let call = self.ended(task, report, cost);
+        self.book(&task.job.headers, &call).await;
     }
 
     /// Something could not be read for now: back in line, after a while.

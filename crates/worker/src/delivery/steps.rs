@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fairlane_core::failure::{Cancelled, Ending, Paid};
+use fairlane_core::failure::{Cancelled, Class, Ending, Paid};
 use fairlane_nats::{Revision, Slot, WriteError};
-use fairlane_runtime::metrics::Priority as Label;
-use fairlane_wire::{JobHeaders, JobRecord, Phase};
+use fairlane_runtime::metrics::{CallEnded, Priority as Label, TokensUsed};
+use fairlane_wire::{JobHeaders, JobRecord, LedgerEntry, Phase};
 
 use super::end::REPEAT_AFTER;
-use super::{Call, Delivery, Saved, Task, now_ms};
+use super::{Call, Delivery, Saved, now_ms};
 use crate::books;
 use crate::lease::LeaseError;
 
@@ -122,15 +122,20 @@ impl Delivery {
         if !was_sent {
             return;
         }
-        let entry = books::ledger_entry(
-            self.credit(),
-            headers,
-            &call.report,
-            &call.verdict,
-            call.asked,
-            call.cost,
-            now_ms(),
-        );
+        self.measure(headers, call);
+        let entry = LedgerEntry {
+            by_fallback: call.by_fallback,
+            waited_ms: call.waited_ms,
+            ..books::ledger_entry(
+                self.credit(),
+                headers,
+                &call.report,
+                &call.verdict,
+                call.asked,
+                call.cost,
+                now_ms(),
+            )
+        };
         let subject = self.context.nats.names.ledger_subject(&entry.tenant);
         let body = Bytes::from(serde_json::to_vec(&entry).expect("an entry is plain data"));
         let (jobs, id) = (
@@ -149,22 +154,33 @@ impl Delivery {
         .await;
     }
 
-    pub(super) fn measure(&self, task: &Task, call: &Call) {
-        let metrics = &self.context.metrics;
-        metrics.call_ended(task.plan.model.as_str(), call.verdict.reason.as_str());
-        if task.plan.is_fallback() {
-            metrics.fell_back();
-        }
-        let tenant = self.credit().tenant.as_str();
-        metrics.input_tokens(tenant, call.report.usage.prompt());
-        if call.verdict.paid != Paid::No {
-            let label = match self.credit().priority {
-                fairlane_core::Priority::Critical => Label::Critical,
-                fairlane_core::Priority::Standard => Label::Standard,
-                fairlane_core::Priority::Batch => Label::Batch,
-            };
-            let seconds = Duration::from_millis(call.report.timings.total_ms).as_secs_f64();
-            metrics.request_latency(label).observe(seconds);
+    /// Counts the call where its booking is written, so that both say the same.
+    fn measure(&self, headers: &JobHeaders, call: &Call) {
+        let (metrics, credit) = (&self.context.metrics, self.credit());
+        let (report, verdict) = (&call.report, &call.verdict);
+        let priority = label(credit.priority);
+        let usage = books::usage(&report.usage);
+        metrics.call_ended(&CallEnded {
+            tenant: credit.tenant.as_str(),
+            kind: headers.kind.as_str(),
+            priority,
+            model: call.model.as_str(),
+            reason: verdict.reason.as_str(),
+            seconds: Duration::from_millis(report.timings.total_ms).as_secs_f64(),
+            answered: verdict.paid != Paid::No,
+            succeeded: verdict.class == Class::Success,
+            unauthorized: matches!(report.status, Some(401 | 403)),
+            by_fallback: call.by_fallback,
+            tokens: TokensUsed {
+                input: usage.input_tokens,
+                cache_write: usage.cache_write_5m_tokens + usage.cache_write_1h_tokens,
+                cache_read: usage.cache_read_tokens,
+                output: usage.output_tokens,
+            },
+            cost_usd: call.cost.map(books::usd),
+        });
+        if let Some(waited) = call.waited_ms {
+            metrics.queue_wait(priority, Duration::from_millis(waited).as_secs_f64());
         }
     }
 
@@ -198,5 +214,13 @@ impl Delivery {
                 true
             }
         }
+    }
+}
+
+pub(super) fn label(priority: fairlane_core::Priority) -> Label {
+    match priority {
+        fairlane_core::Priority::Critical => Label::Critical,
+        fairlane_core::Priority::Standard => Label::Standard,
+        fairlane_core::Priority::Batch => Label::Batch,
     }
 }

@@ -149,6 +149,9 @@ fn call(ending: Ending) -> Call {
         ending,
     };
     Call {
+        model: fairlane_core::ModelId::parse("claude-haiku-4-5").unwrap(),
+        by_fallback: false,
+        waited_ms: None,
         verdict: classify(&report.ending),
         report,
         asked: books::Asked {
