@@ -182,6 +182,7 @@ mod tests {
             gates: Vec::new(),
             demotions: Vec::new(),
             learned: Vec::new(),
+            lost: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@
 use fairlane_core::demotion::Demotion;
 use fairlane_core::learn::Means;
 use fairlane_core::scheduler::{Account, Concerns, GateState, LearnedState, PoolState, Snapshot};
-use fairlane_core::{Cost, Kind, ModelId, PoolId, Priority, TenantId};
+use fairlane_core::{Cost, JobSeq, Kind, ModelId, PoolId, Priority, TenantId};
 use serde::{Deserialize, Serialize};
 
 use crate::text;
@@ -27,6 +27,9 @@ pub struct SnapshotRecord {
     pub demotions: Vec<DemotionRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub learned: Vec<LearnedRecord>,
+    /// Sequences of jobs that workers died with, and how many did.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<(u64, u32)>,
 }
 
 /// What is refused until somebody looks whether it still is.
@@ -135,6 +138,11 @@ impl SnapshotRecord {
                 .map(demotion_record)
                 .collect(),
             learned: snapshot.learned.into_iter().map(learned_record).collect(),
+            lost: snapshot
+                .lost
+                .into_iter()
+                .map(|(seq, lost)| (seq.0, lost))
+                .collect(),
         }
     }
 
@@ -149,6 +157,11 @@ impl SnapshotRecord {
             gates: self.gates.into_iter().map(gate).collect(),
             demotions: self.demotions.into_iter().map(demotion).collect(),
             learned: self.learned.into_iter().map(learned).collect(),
+            lost: self
+                .lost
+                .into_iter()
+                .map(|(seq, lost)| (JobSeq(seq), lost))
+                .collect(),
         }
     }
 }
@@ -328,12 +341,13 @@ mod tests {
                     input: 1_020_000,
                 },
             }],
+            lost: vec![(JobSeq(9), 2)],
         };
         let record = SnapshotRecord::new(7, snapshot.clone());
         let text = serde_json::to_string(&record).unwrap();
         assert_eq!(
             text,
-            r#"{"term":7,"at_ms":1700000000000,"revision":42,"pools":[{"pool":"haiku-4.5","left":[3,-120,8000],"paused_until_ms":0,"breaker_open_until_ms":1700000090000,"owed":[1,-2,1]}],"accounts":[{"pool":"haiku-4.5","priority":"batch","tenant":"acme","balance":-12000}],"gates":[{"scope":"account","until_ms":1700003600000},{"scope":"kind","tenant":"acme","kind":"tags","model":"claude-haiku-4-5","until_ms":1700000060000}],"demotions":[{"tenant":"acme","cause":"throttles","until_ms":1700000300000}],"learned":[{"kind":"tags","model":"claude-haiku-4-5","samples":8,"output":61500,"input":1020000}]}"#
+            r#"{"term":7,"at_ms":1700000000000,"revision":42,"pools":[{"pool":"haiku-4.5","left":[3,-120,8000],"paused_until_ms":0,"breaker_open_until_ms":1700000090000,"owed":[1,-2,1]}],"accounts":[{"pool":"haiku-4.5","priority":"batch","tenant":"acme","balance":-12000}],"gates":[{"scope":"account","until_ms":1700003600000},{"scope":"kind","tenant":"acme","kind":"tags","model":"claude-haiku-4-5","until_ms":1700000060000}],"demotions":[{"tenant":"acme","cause":"throttles","until_ms":1700000300000}],"learned":[{"kind":"tags","model":"claude-haiku-4-5","samples":8,"output":61500,"input":1020000}],"lost":[[9,2]]}"#
         );
         let read: SnapshotRecord = serde_json::from_str(&text).unwrap();
         assert_eq!(read.into_snapshot(), snapshot);

@@ -55,7 +55,7 @@ impl Scheduler {
             not_before,
             deadline: seen.deadline,
             deliveries,
-            lost: 0,
+            lost: self.lost.get(&seen.seq).copied().unwrap_or(0),
             leaving: Leaving::No,
             called_off: false,
         };
@@ -274,9 +274,7 @@ impl Scheduler {
                 self.measure_end(&credit, Cost(0));
                 self.refresh_tenant(tenant);
                 self.count_deliveries(seq, credit.delivery);
-                if let Some(job) = self.jobs.get_mut(&seq) {
-                    job.lost += 1;
-                }
+                self.count_lost(seq);
             }
             // Its worker never began, so nothing was called.
             Some(LeaseState::Held {

@@ -322,6 +322,8 @@ pub struct Scheduler {
     gates: Gates,
     /// Jobs that wait for a worker of their own.
     suspects: BTreeSet<JobSeq>,
+    /// How many workers died with a job in hand, by job.
+    lost: BTreeMap<JobSeq, u32>,
     /// A pool that waits for one of them, whose worker is empty.
     pool_waits: Option<PoolIx>,
     /// Calls that may be on the wire at once.
@@ -369,6 +371,7 @@ impl Scheduler {
             fleet: Fleet::default(),
             gates: Gates::default(),
             suspects: BTreeSet::new(),
+            lost: BTreeMap::new(),
             pool_waits: None,
             window: Window::default(),
             critical_at: None,

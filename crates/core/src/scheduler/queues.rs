@@ -68,6 +68,7 @@ impl Scheduler {
     pub(super) fn forget_job(&mut self, seq: JobSeq) -> Option<Job> {
         self.out_of_line(seq);
         let job = self.jobs.remove(&seq)?;
+        self.lost.remove(&seq);
         let parked = match self.leases.get(&seq).map(|lease| &lease.state) {
             Some(&LeaseState::Parked { until, .. }) => Some(until),
             Some(LeaseState::Held { .. } | LeaseState::Over | LeaseState::Finished) | None => None,

@@ -8,10 +8,11 @@
 
 use super::books::flow_of;
 use super::gates::GateKey;
+use super::suspects::LOST_MAX;
 use super::{Cost, Credit, FlowKey, PoolIx, Scheduler, TenantIx, Tokens};
 use crate::Millis;
 use crate::demotion::Demotion;
-use crate::ids::{Kind, ModelId, PoolId, TenantId};
+use crate::ids::{JobSeq, Kind, ModelId, PoolId, TenantId};
 use crate::job::Priority;
 use crate::learn::Means;
 use crate::limiter::PoolLimits;
@@ -28,6 +29,8 @@ pub struct Snapshot {
     pub gates: Vec<GateState>,
     pub demotions: Vec<(TenantId, Demotion)>,
     pub learned: Vec<LearnedState>,
+    /// Jobs that workers died with, and how many did.
+    pub lost: Vec<(JobSeq, u32)>,
 }
 
 /// A pool's limits, pause, breaker, and what its priorities are owed.
@@ -139,6 +142,7 @@ impl Scheduler {
             gates: self.gate_states(),
             demotions: self.demotions().take(DEMOTIONS_MAX).collect(),
             learned: self.learned_states(),
+            lost: self.lost.iter().map(|(seq, lost)| (*seq, *lost)).collect(),
         };
         // What is granted from now on has a later time than all that is in these books.
         self.now = at + 1;
@@ -205,7 +209,9 @@ impl Scheduler {
             gates,
             demotions,
             learned,
+            lost,
         } = snapshot;
+        self.lost = lost.into_iter().take(LOST_MAX).collect();
         self.booked = Booked {
             upto: Some((at, revision)),
         };

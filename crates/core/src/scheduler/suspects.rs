@@ -17,7 +17,23 @@ use crate::ids::JobSeq;
 /// Whether its pool, or the emptied worker, is ready is looked at this often.
 const LOOK_AGAIN: Millis = 1_000;
 
+/// Jobs of which it is remembered. There are few: each of them cost a worker.
+pub(super) const LOST_MAX: usize = 2_000;
+
 impl Scheduler {
+    /// A worker died with the job in hand. The job may not be known yet: leases are read before jobs.
+    pub(super) fn count_lost(&mut self, seq: JobSeq) {
+        let lost = self.lost.entry(seq).or_default();
+        *lost += 1;
+        if let Some(job) = self.jobs.get_mut(&seq) {
+            job.lost = *lost;
+        }
+        if self.lost.len() > LOST_MAX {
+            // The oldest is the likeliest to be gone.
+            self.lost.pop_first();
+        }
+    }
+
     /// Whether a job may only run alone: its next worker is the last that it gets.
     pub(super) fn is_suspect(&self, job: &Job) -> bool {
         job.lost > 0 && job.lost + 1 >= self.config.max_deliver

@@ -234,3 +234,32 @@ fn a_worker_that_is_empty_is_taken_before_the_one_that_is_being_emptied() {
     }
     assert_eq!(worker_of(&world.grants(), 1), Some("c"));
 }
+
+#[test]
+fn the_next_leader_knows_how_many_workers_died_with_a_job() {
+    let mut old = World::new(few_lives());
+    old.job(1, Priority::Batch, "acme");
+    old.worker("a", 2);
+    kill(&mut old, 1, 2);
+    let books = old.scheduler.snapshot(old.now);
+    assert_eq!(books.lost, [(JobSeq(1), 2)]);
+    let mut next = World::new(few_lives());
+    next.scheduler.restore(books);
+    next.worker("b", 2);
+    next.job(1, Priority::Batch, "acme");
+    for seq in 2..=3 {
+        next.job(seq, Priority::Batch, "acme");
+    }
+    let credits = next.grants();
+    assert_eq!(seqs(&credits), [1], "alone, and for the last time");
+    next.start(&credits[0]);
+    next.lease_ends(1);
+    let effects = next.scheduler.dispatch(0);
+    assert!(effects.contains(&Effect::PutAside {
+        seq: JobSeq(1),
+        why: PutAside::Undeliverable { deliveries: 3 }
+    }));
+    // What has ended is forgotten.
+    next.event(Event::PutAside { seq: JobSeq(1) });
+    assert_eq!(next.scheduler.snapshot(1).lost, []);
+}
