@@ -5,6 +5,8 @@
 //! caller sets, and the digest is checked.
 
 use async_nats::jetstream::object_store::{ObjectInfo, ObjectMetadata, ObjectStore};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE;
 use bytes::{Bytes, BytesMut};
 use fairlane_wire::names::header;
 use sha2::{Digest, Sha256};
@@ -31,6 +33,15 @@ pub enum PayloadError {
     Damaged { name: String, what: String },
     #[error("payload {name}: the store cannot be used: {text}")]
     Store { name: String, text: String },
+}
+
+/// Where and when the description of an object is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Described {
+    /// Sequence in the stream of the store.
+    pub seq: u64,
+    /// Unix milliseconds.
+    pub stored_ms: u64,
 }
 
 /// The store of large bodies. Names have the form `<tenant>.<id>`.
@@ -89,6 +100,24 @@ impl Payloads {
             .delete(name)
             .await
             .map_err(|error| broken(name, chain(&error)))
+    }
+
+    /// Whether there is an object of this name.
+    ///
+    /// # Errors
+    /// [`PayloadError::Store`], [`PayloadError::Damaged`].
+    pub async fn is_there(&self, name: &str) -> Result<bool, PayloadError> {
+        Ok(self.info(name).await?.is_some())
+    }
+
+    /// The object that a message of the store describes. None if it describes none.
+    #[must_use]
+    pub fn name_of(&self, subject: &str) -> Option<String> {
+        let encoded = subject
+            .strip_prefix("$O.")?
+            .strip_prefix(self.bucket.as_str())?
+            .strip_prefix(".M.")?;
+        String::from_utf8(URL_SAFE.decode(encoded).ok()?).ok()
     }
 
     async fn store(&self, name: &str) -> Result<ObjectStore, PayloadError> {
@@ -189,23 +218,9 @@ fn verify(name: &str, info: &ObjectInfo, body: &[u8]) -> Result<(), PayloadError
     Ok(())
 }
 
-/// Base64 with the alphabet for URLs and with padding, as object names and digests are written.
+/// Base64 as object names and digests are written.
 fn url_base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for at in 0..4 {
-            let index = (bits >> (18 - 6 * at) & 0x3f) as usize;
-            text.push(if at <= group.len() {
-                char::from(ALPHABET[index])
-            } else {
-                '='
-            });
-        }
-    }
-    text
+    URL_SAFE.encode(bytes)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Job records: read with the revision to replace, saved only over that revision.
 //!
-//! Beside its body each record carries its phase, and its reason if it failed, as headers: whoever
-//! follows many jobs reads those alone.
+//! Beside its body each record carries its phase, its reason if it failed, and the objects it names, as
+//! headers: whoever follows many jobs reads those alone.
 //!
 //! | record of a job that | lives |
 //! |---|---|
@@ -148,6 +148,14 @@ impl Records {
         headers.insert(header::PHASE, record.phase.as_str());
         if let Some(failure) = &record.failure {
             headers.insert(header::REASON, failure.reason.as_str());
+        }
+        let claims = [
+            &record.result_claim,
+            &record.body_claim,
+            &record.original_claim,
+        ];
+        for name in claims.into_iter().flatten() {
+            headers.append(header::CLAIMS, name.as_str());
         }
         let key = Namespace::status_key(&record.tenant, &record.job);
         let subject = Namespace::kv_subject(self.bucket.name(), &key);

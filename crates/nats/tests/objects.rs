@@ -176,33 +176,3 @@ async fn the_default_limit_of_consumers_does_not_apply_to_buckets() {
     let config: &jetstream::stream::Config = &info.cached_info().config;
     assert_eq!(config.max_consumers, 10_000);
 }
-
-#[tokio::test]
-async fn advisories_about_hopeless_submissions_are_captured_and_nothing_else() {
-    let test = TestNats::start().await;
-    let jobs = test.nats.jobs();
-    jobs.publish("fl.submit.acme", None, Default::default(), "x".into())
-        .await
-        .unwrap();
-    let mut puller =
-        fairlane_nats::Puller::start(&test.nats, "FL_SUBMIT", "producer", Default::default());
-    puller.next().await.unwrap().term("not JSON").await.unwrap();
-
-    let advisory =
-        fairlane_support::eventually(fairlane_support::LIMIT, "the advisory", || async {
-            jobs.get("FL_ADVISORY", 1).await.unwrap().ok_or("none yet")
-        })
-        .await;
-    assert!(
-        advisory
-            .subject
-            .ends_with("MSG_TERMINATED.FL_SUBMIT.producer"),
-        "{}",
-        advisory.subject
-    );
-    let body: serde_json::Value = serde_json::from_slice(&advisory.payload).unwrap();
-    assert_eq!(
-        (&body["reason"], &body["stream_seq"]),
-        (&"not JSON".into(), &1.into())
-    );
-}

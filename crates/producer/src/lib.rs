@@ -25,6 +25,7 @@ mod again;
 mod asks;
 pub mod callbacks;
 pub mod intake;
+mod orphans;
 mod parts;
 mod producer;
 mod quarantine;

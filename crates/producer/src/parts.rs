@@ -50,8 +50,8 @@ const SEND_AGAIN_MS: u64 = 10 * 60 * 1_000;
 const TRACE_LIFE: Duration = Duration::from_secs(60);
 
 /// A plan as it was read.
-struct Found {
-    plan: PartsPlan,
+pub(crate) struct Found {
+    pub(crate) plan: PartsPlan,
     revision: Revision,
 }
 
@@ -186,7 +186,11 @@ impl Producer {
         }
     }
 
-    async fn plan(&self, tenant: &TenantId, job: &JobId) -> Result<Option<Found>, Trouble> {
+    pub(crate) async fn plan(
+        &self,
+        tenant: &TenantId,
+        job: &JobId,
+    ) -> Result<Option<Found>, Trouble> {
         let key = PartsPlan::key(tenant, job);
         let Some(entry) = self.store().keys.get(&key).await? else {
             return Ok(None);
@@ -245,8 +249,16 @@ impl Producer {
         Ok(())
     }
 
-    /// Looks at every plan there is: a net for steps that nobody took. Returns how many there were.
-    pub(crate) async fn sweep_plans(&self) -> Result<usize, Trouble> {
+    /// Looks at every plan there is: a net for steps that nobody took.
+    pub(crate) async fn sweep_plans(&self) -> Result<(), Trouble> {
+        for (tenant, job) in self.plans().await? {
+            Box::pin(self.gather(&tenant, &job)).await?;
+        }
+        Ok(())
+    }
+
+    /// Jobs that have a plan.
+    pub(crate) async fn plans(&self) -> Result<Vec<(TenantId, JobId)>, Trouble> {
         let store = self.store();
         let bucket = store.nats.names.idem_bucket();
         let filter = format!("$KV.{bucket}.{}", PartsPlan::keys());
@@ -254,14 +266,8 @@ impl Producer {
         let stream = format!("KV_{bucket}");
         let found = store.jobs.counts(&stream, &filter).await?;
         let keys = found.keys().filter_map(|key| key.strip_prefix(&prefix));
-        let plans: Vec<_> = keys
-            .filter_map(PartsPlan::parse_key)
-            .take(PLANS_MAX)
-            .collect();
-        for (tenant, job) in &plans {
-            Box::pin(self.gather(tenant, job)).await?;
-        }
-        Ok(plans.len())
+        let plans = keys.filter_map(PartsPlan::parse_key).take(PLANS_MAX);
+        Ok(plans.collect())
     }
 
     /// Takes the next step with a job that is in parts, if there is one to take.

@@ -15,7 +15,7 @@ use fairlane_runtime::{CatalogError, catalog, fallback_kinds, oversize_policies}
 use fairlane_runtime::{Metrics, Shutdown, TraceContext};
 use fairlane_wire::letter::{DeadReason, Failure};
 use fairlane_wire::names::header;
-use futures::FutureExt;
+use futures::{FutureExt, Stream, StreamExt, stream};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -24,6 +24,7 @@ use tracing::{Instrument, Span, field};
 
 use crate::asks::Asks;
 use crate::intake::{Arrival, Body, Claim, Decision, Intake};
+use crate::orphans::Rules;
 use crate::quarantine::{Quarantine, Stranded};
 use crate::store::{Outcome, Store, Submitted};
 use crate::stranded::Rescue;
@@ -37,6 +38,8 @@ const OBJECTS_AT_ONCE: usize = 4;
 /// How often a producer looks for submissions that nobody can receive or that are given to nobody
 /// any more, besides after each connection.
 const SWEEP_EVERY: Duration = Duration::from_secs(20);
+/// How long after an advisory a producer looks.
+const HURRY_AFTER: Duration = Duration::from_secs(1);
 /// How often the connection is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -55,6 +58,7 @@ struct Shared {
     bursts: Bursts,
     quarantine: Quarantine,
     rescue: Rescue,
+    orphans: Rules,
     /// Held while a job that is in parts is looked at.
     gathering: Mutex<()>,
 }
@@ -77,6 +81,12 @@ impl Producer {
                 bursts: Bursts::default(),
                 quarantine: Quarantine::default(),
                 rescue: Rescue::default(),
+                orphans: Rules {
+                    every: Some(settings.producer.orphans_every_ms)
+                        .filter(|ms| *ms > 0)
+                        .map(Duration::from_millis),
+                    age: Duration::from_millis(settings.producer.orphans_after_ms),
+                },
                 gathering: Mutex::default(),
             }),
         })
@@ -102,6 +112,9 @@ impl Producer {
             names.producer_consumer(),
             options,
         );
+        let mut advisories = self.advisories().await;
+        // Of many advisories in a row one sweep is made of.
+        let mut is_hurried = false;
         let mut tasks = JoinSet::new();
         loop {
             tokio::select! {
@@ -115,7 +128,14 @@ impl Producer {
                     }
                     None => break,
                 },
+                Some(_) = advisories.next() => {
+                    if !is_hurried {
+                        sweeps.reset_after(HURRY_AFTER);
+                        is_hurried = true;
+                    }
+                }
                 _ = sweeps.tick() => {
+                    is_hurried = false;
                     tasks.spawn(self.clone().sweep(shutdown.stop_now().clone()));
                 }
                 Ok(()) = connections.changed() => {
@@ -126,6 +146,19 @@ impl Producer {
         let finish = async { while tasks.join_next().await.is_some() {} };
         let (handed_back, ()) = tokio::join!(puller.drain(), finish);
         tracing::info!(handed_back, "no more submissions are taken");
+    }
+
+    /// The server's word that a submission is given to nobody any more. It is said once and may be lost:
+    /// what nobody hears is found by the next sweep.
+    async fn advisories(&self) -> impl Stream<Item = ()> + Unpin + use<> {
+        let nats = &self.shared.store.nats;
+        let (subject, group) = (
+            nats.names.stranded_advisory(),
+            nats.names.producer_consumer(),
+        );
+        let heard = nats.client.queue_subscribe(subject, group.to_owned()).await;
+        let heard = heard.inspect_err(|error| tracing::debug!(%error, "no advisories are heard"));
+        stream::iter(heard.ok()).flatten().map(drop)
     }
 
     /// Deals with one submission, whatever happens: nothing that goes wrong with it touches others.
@@ -156,6 +189,9 @@ impl Producer {
             let buried = self.shared.quarantine.sweep(&self).await?;
             let rescued = Box::pin(self.shared.rescue.sweep(&self)).await?;
             Box::pin(self.sweep_plans()).await?;
+            if let Err(error) = self.sweep_orphans().await {
+                tracing::debug!(error, "cannot look for bodies that nothing names");
+            }
             Ok::<_, Trouble>((buried, rescued))
         };
         let swept = tokio::select! {
@@ -267,6 +303,10 @@ impl Producer {
 
     pub(crate) fn intake(&self) -> &Arc<Intake> {
         &self.shared.intake
+    }
+
+    pub(crate) fn orphan_rules(&self) -> Rules {
+        self.shared.orphans
     }
 
     pub(crate) fn gathering(&self) -> &Mutex<()> {

@@ -2,8 +2,9 @@
 //!
 //! That happens when a store is out for longer than the pauses between deliveries add up to, or
 //! when a submission ends every producer that takes it. The server tells of it once, in an advisory
-//! that may be lost, so it is not asked for: what is in the stream, was delivered and is not in
-//! anybody's hands must be stranded, and the counts say whether there is such a thing.
+//! that may be lost: it is a reason to look at once, and none is needed. What is in the stream, was
+//! delivered and is not in anybody's hands must be stranded, and the counts say whether there is such a
+//! thing. (Advisories are not kept in a stream: what they would tell later stands in the letter.)
 //!
 //! A stranded submission is dealt with like any other; all steps of that can be repeated, so it
 //! does no harm if another producer is at it, or if it was not stranded after all. Only one whose

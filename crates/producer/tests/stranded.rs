@@ -132,3 +132,37 @@ async fn a_submission_whose_rescue_never_ended_is_buried_unread() {
     );
     assert_eq!(letters.len(), 1);
 }
+
+#[tokio::test]
+async fn an_advisory_is_a_reason_to_look_at_once() {
+    let world = world().await;
+    refuse(&world, "FL_DLQ", true).await;
+    let producer = world.start();
+    world.publish("acme", headers(&[]), b"broken").await;
+    all_stranded(&world, 1).await;
+    refuse(&world, "FL_DLQ", false).await;
+    // The server sent its own when there was nothing to be done yet.
+    let subject = world.nats.names.stranded_advisory();
+    assert_eq!(
+        subject,
+        "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.FL_SUBMIT.producer"
+    );
+    world
+        .nats
+        .client
+        .publish(subject, "{}".into())
+        .await
+        .unwrap();
+    // Sooner than the next of the looks that come every 20 seconds.
+    eventually(
+        Duration::from_secs(12),
+        "the letter",
+        async || match world.letters().await.len() {
+            1 => Ok(()),
+            letters => Err(letters),
+        },
+    )
+    .await;
+    emptied(&world).await;
+    producer.end();
+}

@@ -106,10 +106,11 @@ impl Namespace {
         self.stream("DLQ")
     }
 
-    /// Stream that captures the server's advisories about the producer's consumer.
+    /// Where the server tells that a submission is given to nobody any more.
     #[must_use]
-    pub fn advisory_stream(&self) -> String {
-        self.stream("ADVISORY")
+    pub fn stranded_advisory(&self) -> String {
+        let (stream, consumer) = (self.submit_stream(), self.producer_consumer());
+        format!("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{stream}.{consumer}")
     }
 
     /// Stream of settlements, one per attempt.
@@ -473,6 +474,9 @@ pub mod header {
     pub const TRUNCATED: &str = "Fl-Truncated";
     /// Object with the body as it was published, when the job has another one.
     pub const ORIGINAL: &str = "Fl-Original";
+    /// Objects that a job record names, one value each, so that many records can be searched without their
+    /// bodies.
+    pub const CLAIMS: &str = "Fl-Claims";
     /// Phase of a job record, so that many can be followed without their bodies.
     pub const PHASE: &str = "Fl-Phase";
     /// Reason of a dead letter, on the letter and on the record of its job.

@@ -24,8 +24,6 @@ pub struct ObjectOptions {
     pub dlq_keep: Duration,
     /// How long settlements are kept.
     pub ledger_keep: Duration,
-    /// How long advisories about the producer's consumer are kept.
-    pub advisory_keep: Duration,
     /// How long large bodies are kept if nothing deletes them; longer than dead letters.
     pub payloads_keep: Duration,
     /// How long a producer may take over a submission before another one gets it.
@@ -43,7 +41,6 @@ impl Default for ObjectOptions {
             backlog_per_tenant_max: 100_000,
             dlq_keep: 30 * DAY,
             ledger_keep: 35 * DAY,
-            advisory_keep: 7 * DAY,
             payloads_keep: 40 * DAY,
             submit_ack_wait: Duration::from_secs(30),
             submit_max_deliver: 10,
@@ -73,7 +70,6 @@ pub fn specs(names: &Namespace, options: &ObjectOptions) -> Vec<Spec> {
         producer(names, options),
         jobs(names, options),
         dlq(names, options),
-        advisory(names, options),
         ledger(names, options),
         callbacks(names, options),
         callbacks_consumer(names),
@@ -171,26 +167,6 @@ fn dlq(names: &Namespace, options: &ObjectOptions) -> Spec {
         "allow_direct": true,
     });
     stream("stream", &names.dlq_stream(), options, config)
-}
-
-/// Exactly the two kinds of advisories about one consumer. A wider filter would store the bodies of
-/// API requests.
-fn advisory(names: &Namespace, options: &ObjectOptions) -> Spec {
-    let about = format!("{}.{}", names.submit_stream(), names.producer_consumer());
-    let config = json!({
-        "description": "submissions that no producer could finish",
-        "subjects": [
-            format!("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{about}"),
-            format!("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{about}"),
-        ],
-        "retention": "limits",
-        "discard": "old",
-        "max_age": nanos(options.advisory_keep),
-        "duplicate_window": nanos(Duration::from_secs(120)),
-        "max_consumers": 16,
-        "allow_direct": true,
-    });
-    stream("stream", &names.advisory_stream(), options, config)
 }
 
 fn ledger(names: &Namespace, options: &ObjectOptions) -> Spec {

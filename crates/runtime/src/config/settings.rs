@@ -175,6 +175,11 @@ described! {
         ack_wait_ms: u64 = 30_000, whole(1_000, 3_600_000);
         /// Deliveries of one submission before it becomes a dead letter.
         max_deliver: u32 = 10, whole(1, 100);
+        /// Time between two looks for large bodies that nothing names any more, milliseconds; 0 = never. Two looks that
+        /// find the same one delete it.
+        orphans_every_ms: u64 = 6 * HOUR_MS, whole(0, 30 * DAY_MS);
+        /// Large bodies younger than this are let alone, milliseconds: whoever stores one names it within this time.
+        orphans_after_ms: u64 = 2 * DAY_MS, whole(0, 40 * DAY_MS);
         /// NATS subjects on which submitters may have their jobs' ends told, comma separated; `*` is a token, `>` the rest.
         /// `<namespace>.callback.<tenant>.>` is always allowed to that tenant. Unset: no others.
         callback_subjects: Option<String> = None, Kind::Optional(Rule::Text);
