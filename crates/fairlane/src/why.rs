@@ -49,7 +49,7 @@ pub(crate) async fn run(globals: &Globals, args: WhyArgs) -> Outcome {
 async fn why_job(nats: &Nats, args: &JobArgs) -> Outcome {
     let found = find(nats, args).await?;
     let record = found.outcome();
-    let answer = match over(record) {
+    let answer = match over(record).or_else(|| in_parts(record)) {
         Some(answer) => answer,
         None => {
             let seq = record.sequence.ok_or_else(|| {
@@ -190,6 +190,23 @@ fn over(record: &JobRecord) -> Option<WhyAnswer> {
     Some(WhyAnswer {
         reason,
         text: text.to_owned(),
+        until_ms: None,
+        place: None,
+    })
+}
+
+/// The answer of a job whose text is summarised first.
+fn in_parts(record: &JobRecord) -> Option<WhyAnswer> {
+    let parts = record.parts.as_ref().filter(|_| record.is_in_parts())?;
+    let (done, of) = (parts.done, parts.of);
+    let last = record.children.last().map(|part| part.job.to_string());
+    Some(WhyAnswer {
+        reason: "parts".to_owned(),
+        text: format!(
+            "its text is summarised first: {done} of {of} parts are done; ask about the others, such as {}/{}",
+            record.tenant,
+            last.unwrap_or_default()
+        ),
         until_ms: None,
         place: None,
     })

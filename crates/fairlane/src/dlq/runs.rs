@@ -3,13 +3,14 @@
 use fairlane_letters::run::{Run, RunError, Runs, State, drive as drive_run};
 use fairlane_nats::Nats;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::args::{Form, Output, RunArgs};
 use super::judge::Producers;
 use super::{cut, now_ms, print_all, table};
 use crate::exit::{Exit, Outcome, Stop};
-use crate::out::{print, say};
+use crate::out::{print, print_json, say};
 use crate::target::Target;
 use crate::text;
 
@@ -75,11 +76,17 @@ async fn set(nats: &Nats, args: &RunArgs, state: State) -> Result<Run, Stop> {
 
 pub(super) async fn resume(nats: &Nats, target: &Target, args: &RunArgs) -> Outcome {
     let judge = Producers::new(target, &nats.names)?;
-    drive(nats, &judge, &args.run, args.output.form).await
+    drive(nats, &judge, &args.run, args.output.form, None).await
 }
 
-/// Drives a run to its end, or until Ctrl-C.
-pub(super) async fn drive(nats: &Nats, judge: &Producers, id: &str, form: Form) -> Outcome {
+/// Drives a run to its end, or until Ctrl-C. `letters` is what was changed in them, for the report.
+pub(super) async fn drive(
+    nats: &Nats,
+    judge: &Producers,
+    id: &str,
+    form: Form,
+    letters: Option<Vec<Value>>,
+) -> Outcome {
     let runs = Runs::new(nats);
     let token = CancellationToken::new();
     let bar = bar();
@@ -111,7 +118,16 @@ pub(super) async fn drive(nats: &Nats, judge: &Producers, id: &str, form: Form) 
         ),
         error => stop(error),
     })?;
-    report(&run, form, &format!("run {}: {}", run.id, told(&run)))?;
+    match (form, letters) {
+        (Form::Json, Some(letters)) => print_json(&json!({"letters": letters, "run": run}))?,
+        (Form::Jsonl, Some(letters)) => {
+            print_all(form, &letters)?;
+            report(&run, form, "")?;
+        }
+        (form, _) => {
+            report(&run, form, &format!("run {}: {}", run.id, told(&run)))?;
+        }
+    }
     let tally = &run.tally;
     if run.letters == 1 && tally.already == 1 {
         let why = tally

@@ -9,14 +9,14 @@ use fairlane_letters::repair::Repair;
 use fairlane_letters::run::{Run, Runs, State, Tally};
 use fairlane_nats::{Nats, StoredLetter};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::args::{Form, RedriveArgs, RepairArgs, Sending, Which};
 use super::judge::Producers;
 use super::{chosen, diff, index, now_ms, print_all, runs, sure};
 use crate::cli::Globals;
 use crate::exit::{Exit, Outcome, Stop};
-use crate::out::{Paint, print, say};
+use crate::out::{Paint, print, print_json, say};
 use crate::target::Target;
 use crate::text;
 
@@ -83,14 +83,20 @@ pub(super) async fn repair(
         }
         plan.add(entry.seq, &ready, &judge);
     }
-    if args.output.form != Form::Table {
-        print_all(args.output.form, &shown)?;
+    // One document: with the run that sends them, if it comes to that.
+    if args.sending.dry_run || plan.jobs == 0 {
+        match args.output.form {
+            Form::Table => {}
+            Form::Json => print_json(&json!({"letters": shown}))?,
+            Form::Jsonl => print_all(Form::Jsonl, &shown)?,
+        }
     }
     let asked = Asked {
         which: &args.which,
         wanted,
         sending: &args.sending,
         form: args.output.form,
+        changed: Some(shown),
     };
     send(nats, &judge, &letters, plan, asked).await
 }
@@ -119,6 +125,7 @@ pub(super) async fn redrive(nats: &Nats, target: &Target, args: RedriveArgs) -> 
         wanted,
         sending: &args.sending,
         form: args.output.form,
+        changed: None,
     };
     send(nats, &judge, &letters, plan, asked).await
 }
@@ -128,6 +135,8 @@ struct Asked<'a> {
     wanted: Repair,
     sending: &'a Sending,
     form: Form,
+    /// What a repair changed, if it is one.
+    changed: Option<Vec<Value>>,
 }
 
 /// Writes the run down and drives it, if the user agrees.
@@ -169,7 +178,7 @@ async fn send(
     };
     let runs = Runs::new(nats);
     runs.create(&run, &seqs).await.map_err(anyhow::Error::new)?;
-    runs::drive(nats, judge, &run.id, asked.form).await
+    runs::drive(nats, judge, &run.id, asked.form, asked.changed).await
 }
 
 /// Reads and repairs one letter. None if it is gone.
