@@ -380,3 +380,50 @@ async fn a_schema_is_kept_by_the_model_or_the_answer_is_no_result() {
     }
     assert_eq!(fleet.settled().await.letters, 2);
 }
+
+#[tokio::test]
+async fn a_request_refused_with_an_output_format_of_ours_is_sent_once_more_without_and_checked_here()
+ {
+    let fleet = Fleet::start(PROGRAM, Setup::default()).await;
+    let with_schema = |id: &str, prompt: &str| {
+        let mut body: Value = serde_json::from_str(&saying(id, prompt)).unwrap();
+        body["output_schema"] = json!({
+            "type": "object", "properties": {"tags": {"type": "string"}}, "required": ["tags"],
+            "additionalProperties": false,
+        });
+        body.to_string()
+    };
+    let calls = |id: &str| -> Vec<u16> {
+        let log = fleet.sim.log().into_iter();
+        let own = log.filter(|call| call.job.as_deref() == Some(id));
+        own.filter_map(|call| call.status).collect()
+    };
+    // With the format the answer keeps to the schema.
+    fleet.publish("acme", with_schema("kept", "tags")).await;
+    fleet.phase("acme", "kept", Phase::Done).await;
+    assert_eq!(calls("kept"), [200]);
+    // Without it the answer is prose, and that is noticed here.
+    fleet
+        .publish("acme", with_schema("dropped", "[[sim:once=400]] tags"))
+        .await;
+    let failed = fleet.phase("acme", "dropped", Phase::Failed).await;
+    assert_eq!(failed.failure.unwrap().reason.as_str(), "schema");
+    assert_eq!(calls("dropped"), [400, 200]);
+    // What is refused without it as well is not sent a third time.
+    fleet
+        .publish(
+            "acme",
+            with_schema("wrong", "[[sim:once=400 times=2]] tags"),
+        )
+        .await;
+    let failed = fleet.phase("acme", "wrong", Phase::Failed).await;
+    assert_eq!(failed.failure.unwrap().reason.as_str(), "invalid_request");
+    assert_eq!(calls("wrong"), [400, 400]);
+    // A request of the owner's own is refused once.
+    fleet
+        .publish("acme", saying("own", "[[sim:once=400]] other tags"))
+        .await;
+    fleet.phase("acme", "own", Phase::Failed).await;
+    assert_eq!(calls("own"), [400]);
+    fleet.settled().await;
+}
