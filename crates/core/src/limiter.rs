@@ -246,6 +246,8 @@ pub struct PoolLimits {
     was_paused: bool,
     /// When the last ramp began.
     ramp_from: Option<Millis>,
+    /// The upstream has told its limits.
+    is_heard: bool,
 }
 
 /// What one answer said about one limit.
@@ -275,6 +277,7 @@ impl PoolLimits {
             paused_until: 0,
             was_paused: false,
             ramp_from: None,
+            is_heard: false,
         }
     }
 
@@ -345,6 +348,7 @@ impl PoolLimits {
             paused_until,
             was_paused: paused_until > at,
             ramp_from: None,
+            is_heard: false,
         }
     }
 
@@ -385,11 +389,18 @@ impl PoolLimits {
         }
         let at = seen.at;
         let seen = [seen.requests, seen.input_tokens, seen.output_tokens];
+        self.is_heard |= seen.iter().any(Option::is_some);
         for (bucket, seen) in self.buckets().into_iter().zip(seen) {
             if let Some(seen) = seen {
                 bucket.observe(seen, at);
             }
         }
+    }
+
+    /// Whether the upstream itself has told any of its limits. Until then they are those of the configuration.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        self.is_heard
     }
 
     /// Requests, input and output tokens that somebody else with the same key took in the last minute or

@@ -204,7 +204,7 @@ fn account(record: AccountRecord) -> Account {
     }
 }
 
-fn gate_record(state: GateState) -> GateRecord {
+pub(crate) fn gate_record(state: GateState) -> GateRecord {
     GateRecord {
         concerns: match state.concerns {
             Concerns::Account => ConcernsRecord::Account,

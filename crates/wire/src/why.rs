@@ -19,6 +19,8 @@ pub enum WhyRequest {
         #[serde(with = "text::tenant")]
         tenant: TenantId,
     },
+    /// All that is going on, with up to so many tenants.
+    Fleet { tenants_max: u32 },
 }
 
 impl WhyRequest {

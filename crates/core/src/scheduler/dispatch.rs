@@ -240,6 +240,7 @@ impl Scheduler {
         }
         self.pools
             .granted(pool, flow.priority, tokens, cost, self.now);
+        self.tenants.granted(flow.tenant, cost, self.now);
         self.charge(&credit);
         self.measure_grant(&credit);
         self.refresh(flow);

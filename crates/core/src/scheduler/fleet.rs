@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::WorkerView;
 use crate::Millis;
 use crate::ids::WorkerId;
 
@@ -66,6 +67,19 @@ impl Fleet {
             .filter(|(_, worker)| worker.takes_work(now, silence_max))
             .min_by_key(|(_, worker)| u64::from(worker.live) * 1_000_000 / u64::from(worker.slots))
             .map(|(name, _)| name.clone())
+    }
+
+    /// All workers that are known.
+    pub(super) fn views(&self, now: Millis) -> Vec<WorkerView> {
+        let workers = self.workers.iter();
+        let views = workers.map(|(name, worker)| WorkerView {
+            worker: name.clone(),
+            slots: worker.slots,
+            live: worker.live,
+            draining: worker.draining,
+            silent: now.saturating_sub(worker.heard_at),
+        });
+        views.collect()
     }
 
     /// Workers that were heard of lately and do not drain, and their slots.

@@ -157,7 +157,7 @@ impl Scheduler {
         })
     }
 
-    fn gate_states(&self) -> Vec<GateState> {
+    pub(super) fn gate_states(&self) -> Vec<GateState> {
         let states = self.gates.all().map(|(key, until)| GateState {
             concerns: match key {
                 GateKey::Account => Concerns::Account,

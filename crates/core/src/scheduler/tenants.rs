@@ -6,7 +6,8 @@ use super::Policy;
 use crate::Millis;
 use crate::demotion::{self, Standing};
 use crate::ids::TenantId;
-use crate::job::Priority;
+use crate::job::{Cost, Priority};
+use crate::recent::Recent;
 
 /// A tenant by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +19,8 @@ struct Tenant {
     policy: Policy,
     in_flight: u32,
     standing: Standing,
+    /// Cost granted in the last minute, in stretches of ten seconds: there may be many tenants.
+    granted: Recent<6>,
 }
 
 /// All tenants that were ever seen in this term.
@@ -41,6 +44,7 @@ impl Tenants {
             policy: policy(),
             in_flight: 0,
             standing: Standing::default(),
+            granted: Recent::new(10_000),
         });
         self.numbers.insert(name.clone(), number);
         number
@@ -141,6 +145,23 @@ impl Tenants {
     pub(super) fn all(&self) -> impl Iterator<Item = (&TenantId, Policy, &Standing)> {
         let tenants = self.tenants.iter();
         tenants.map(|tenant| (&tenant.name, tenant.policy, &tenant.standing))
+    }
+
+    /// The numbers of all tenants.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = TenantIx> + use<> {
+        let tenants = u32::try_from(self.tenants.len()).expect("fewer than 2^32 tenants");
+        (0..tenants).map(TenantIx)
+    }
+
+    /// A credit is granted to a tenant by this leader.
+    pub(super) fn granted(&mut self, tenant: TenantIx, cost: Cost, now: Millis) {
+        let amount = u64::try_from(cost.0).unwrap_or(0);
+        self.get_mut(tenant).granted.add(amount, now);
+    }
+
+    /// Cost granted to a tenant in the last minute.
+    pub(super) fn granted_lately(&self, tenant: TenantIx, now: Millis) -> Cost {
+        Cost(i64::try_from(self.get(tenant).granted.total(now)).unwrap_or(i64::MAX))
     }
 
     /// Tenants that are demoted.

@@ -1,7 +1,8 @@
 //! Answers to people who ask what the leader knows.
 
 use fairlane_core::JobSeq;
-use fairlane_wire::{TenantWhy, WhyAnswer, WhyRequest};
+use fairlane_wire::fleet::TENANTS_MAX;
+use fairlane_wire::{FleetRecord, TenantWhy, WhyAnswer, WhyRequest};
 
 use super::Leader;
 
@@ -23,11 +24,22 @@ impl Leader {
                 let outlook = self.core.why_tenant(&tenant, now);
                 serde_json::to_vec(&outlook.map(TenantWhy::from))
             }
+            WhyRequest::Fleet { tenants_max } => serde_json::to_vec(&self.fleet(tenants_max)),
         };
         let answer = answer.expect("an answer is plain data");
         // Only puts it into the client's buffer; whoever asked asks again if it gets lost.
         if let Err(error) = self.shell.nats.client.publish(reply, answer.into()).await {
             tracing::debug!(%error, "cannot answer");
         }
+    }
+
+    fn fleet(&mut self, tenants_max: u32) -> FleetRecord {
+        let now = self.shell.clock.now();
+        let tenants_max = tenants_max.min(TENANTS_MAX) as usize;
+        let overview = self.core.overview(tenants_max, now);
+        let age = |seq: JobSeq| self.ages.age(seq.0, now);
+        let ages = overview.oldest.map(|seq| seq.map_or(0, age));
+        let version = env!("CARGO_PKG_VERSION");
+        FleetRecord::new(overview, ages, self.core.term().0, now, version)
     }
 }
