@@ -171,6 +171,23 @@ pub(crate) enum Command {
         after_help = "Examples:\n  fairlane ledger\n  fairlane ledger --tenant acme --since 7d -o json"
     )]
     Ledger(LedgerArgs),
+    /// Watch the fleet: lanes, limits, workers, and every tenant's share against what is due to it
+    ///
+    /// Keys: / filters tenants, s sorts, r reverses, p holds still, pgup and pgdn page, ? helps, q quits. Without a
+    /// terminal, and with --once, it prints one picture and ends.
+    #[command(
+        after_help = "Examples:\n  fairlane top\n  fairlane top --filter acme --sort behind\n  fairlane top -o json | jq .pools"
+    )]
+    Top(TopArgs),
+    /// Find out what is wrong, and say what to do
+    ///
+    /// Looks at NATS (reachable, version, streams and buckets, room for consumers), the clock, the leader, the
+    /// workers, the limits and the API key (which costs nothing). Changes nothing. The exit code is 0 if nothing is
+    /// wrong, 1 if something is, and 5 if NATS cannot be reached.
+    #[command(
+        after_help = "Examples:\n  fairlane doctor\n  fairlane doctor -o json | jq '.checks[] | select(.state == \"bad\")'"
+    )]
+    Doctor(DoctorArgs),
     /// Recommend settings from what the ledger recorded, proved by a replay
     ///
     /// The recorded calls are replayed through the scheduler itself, with today's settings and with others. A setting
@@ -469,6 +486,56 @@ pub(crate) struct LedgerArgs {
     /// How far to look back, such as 90m, 24h or 7d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = look_back)]
     pub(crate) since: std::time::Duration,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Seconds between two pictures
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub(crate) interval: u64,
+    /// Print one picture and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Only tenants whose name contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) filter: String,
+    /// What tenants are sorted by
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) sort: TopSort,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub(crate) enum TopSort {
+    /// Jobs in line and under way
+    #[default]
+    Work,
+    /// Share of what was granted in the last minute
+    Share,
+    /// What is missing to what is due
+    Behind,
+    /// Part of the daily budget that is used
+    Budget,
+    Name,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Seconds to listen for workers, which announce themselves every second
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub(crate) listen: u64,
+    /// As if the clock of this machine went so many milliseconds ahead
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 0,
+        allow_hyphen_values = true,
+        hide = true
+    )]
+    pub(crate) clock_ahead_ms: i64,
     #[command(flatten)]
     pub(crate) output: Output,
 }

@@ -10,6 +10,8 @@
 //! | `lookup`, `status`, `watch`, `why`, `result` | one job |
 //! | `tenant` | what holds for tenants |
 //! | `ledger` | what was paid, by tenant |
+//! | `top` | what goes on, live |
+//! | `doctor` | what is wrong, and what to do |
 //! | `tune` | better settings, proved by replaying the ledger |
 //! | `ask` | what the owner of a job can have done to it |
 //! | `dlq` | dead letters: list, show, repair, send again, export |
@@ -23,6 +25,7 @@ mod config_show;
 mod demo;
 mod dev;
 mod dlq;
+mod doctor;
 mod exit;
 mod init;
 mod ledger;
@@ -39,6 +42,7 @@ mod target;
 mod tenant;
 mod tether;
 mod text;
+mod top;
 mod tune;
 mod watch;
 mod why;
@@ -114,6 +118,8 @@ async fn run(cli: Cli) -> Outcome {
             Box::pin(ask::run(&globals, args, Ask::Regenerate, None)).await
         }
         Command::Ledger(args) => Box::pin(ledger::run(&globals, args)).await,
+        Command::Top(args) => Box::pin(top::run(&globals, args)).await,
+        Command::Doctor(args) => Box::pin(doctor::run(&globals, args)).await,
         Command::Tune(args) => Box::pin(tune::run(&globals, args)).await,
         Command::Watch(args) => Box::pin(watch::run(&globals, args)).await,
         Command::Why(args) => why::run(&globals, args).await,

@@ -68,6 +68,11 @@ impl Paint {
         Self { on: false }
     }
 
+    /// Whether there are any.
+    pub(crate) fn is_on(self) -> bool {
+        self.on
+    }
+
     /// `text` in the colour of `ink`.
     pub(crate) fn paint(self, ink: Ink, text: impl fmt::Display) -> String {
         if !self.on {

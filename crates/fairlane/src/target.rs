@@ -23,7 +23,7 @@ pub(crate) const URL_KEY: &str = "nats.url";
 const NAMESPACE_KEY: &str = "nats.namespace";
 
 /// How long a command for people waits for NATS; roles wait longer, because they may start before it.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_OF_ROLES: Duration = Duration::from_secs(60);
 
 /// Where the address of NATS comes from.

@@ -212,7 +212,11 @@ fn in_parts(record: &JobRecord) -> Option<WhyAnswer> {
     })
 }
 
-async fn ask<T: DeserializeOwned>(nats: &Nats, question: &WhyRequest) -> Result<T, Stop> {
+/// Asks the leader.
+pub(crate) async fn ask<T: DeserializeOwned>(
+    nats: &Nats,
+    question: &WhyRequest,
+) -> Result<T, Stop> {
     let body = serde_json::to_vec(question).context("cannot ask")?;
     let request = async_nats::Request::new()
         .payload(body.into())

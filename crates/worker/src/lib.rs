@@ -35,12 +35,49 @@ mod slots;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use fairlane_core::failure::{Reason, classify};
 use fairlane_nats::Nats;
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::{Frame, Rule};
 
 pub use key::ReadError as KeyReadError;
 pub use options::{Options, OptionsError};
+
+/// Why a key is of no use, or nobody knows whether it is.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyTrouble {
+    #[error(transparent)]
+    Settings(#[from] OptionsError),
+    #[error("the upstream refuses the API key: {0}")]
+    Refused(String),
+    #[error("cannot ask the upstream at {url}: {text}")]
+    Unanswered { url: String, text: String },
+}
+
+/// Asks the upstream, with the key that a worker with these settings would use, for its models: that costs
+/// nothing. Returns how many there are.
+///
+/// # Errors
+/// [`KeyTrouble`].
+pub async fn try_key(settings: &Settings) -> Result<usize, KeyTrouble> {
+    let options = Options::from_settings(settings)?;
+    let unanswered = |text: String| KeyTrouble::Unanswered {
+        url: settings.claude.base_url.clone(),
+        text,
+    };
+    let client = fairlane_claude::Client::new(options.claude.clone());
+    let client = client.map_err(|error| unanswered(error.to_string()))?;
+    let key = options.keys.current(std::time::Instant::now());
+    match client.models(&key).await {
+        Ok(models) => Ok(models.len()),
+        Err(error) => Err(match classify(&error.ending).reason {
+            Reason::Authentication | Reason::Permission | Reason::AccountOnHold => {
+                KeyTrouble::Refused(error.to_string())
+            }
+            _ => unanswered(error.to_string()),
+        }),
+    }
+}
 
 /// Runs the worker until it is asked to stop: finishes what is in flight, hands back the rest.
 ///

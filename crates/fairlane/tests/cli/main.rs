@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test may end where it stands")]
 
 mod commands;
+mod doctor;
 mod letters;
 mod submit;
 mod tenants;
+mod top;
 mod tune;
 mod why;
 mod world;

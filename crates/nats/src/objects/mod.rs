@@ -6,6 +6,7 @@
 //! break promises are told apart from those an operator may want.
 
 mod drift;
+mod inspect;
 mod spec;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use crate::api::{self, ApiError, code};
 use crate::client::Nats;
 
 pub use drift::{Difference, Weight};
+pub use inspect::{Inspection, StreamUse, inspect};
 pub use spec::{ObjectOptions, Spec, specs};
 
 /// The API level of server 2.14, the first with all that Fairlane relies on.
