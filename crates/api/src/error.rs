@@ -17,6 +17,7 @@ pub(crate) enum Kind {
     Authentication,
     Permission,
     NotFound,
+    Method,
     Conflict,
     TooLarge,
     RateLimit,
@@ -32,6 +33,7 @@ impl Kind {
             Self::Authentication => 401,
             Self::Permission => 403,
             Self::NotFound => 404,
+            Self::Method => 405,
             Self::Conflict => 409,
             Self::TooLarge => 413,
             Self::RateLimit => 429,
@@ -43,7 +45,7 @@ impl Kind {
     }
 
     /// The type of an error that the upstream answers with this status.
-    fn of_status(status: u16) -> Self {
+    pub(crate) fn of_status(status: u16) -> Self {
         match status {
             401 | 403 | 500..=503 => Self::Api,
             404 => Self::NotFound,
@@ -58,7 +60,7 @@ impl Kind {
 
     fn as_str(self) -> &'static str {
         match self {
-            Self::InvalidRequest | Self::Conflict => "invalid_request_error",
+            Self::InvalidRequest | Self::Method | Self::Conflict => "invalid_request_error",
             Self::Authentication => "authentication_error",
             Self::Permission => "permission_error",
             Self::NotFound => "not_found_error",
@@ -99,6 +101,14 @@ impl ApiError {
 
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self::new(Kind::NotFound, message)
+    }
+
+    pub(crate) fn method_not_allowed(message: impl Into<String>) -> Self {
+        Self::new(Kind::Method, message)
+    }
+
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(Kind::Conflict, message).should_retry(false)
     }
 
     /// Something of ours does not work for now; the cause is for the log alone.

@@ -88,13 +88,62 @@ impl Follower {
         }
     }
 
+    /// As [`Follower::end`], for a job whose record was read after this began to listen.
+    ///
+    /// # Errors
+    /// As [`Follower::end`].
+    pub(crate) async fn end_from(&mut self, read: &JobRecord) -> Result<JobRecord> {
+        if let Some(owner) = read.same_as.as_deref().and_then(|id| JobId::parse(id).ok()) {
+            self.hints = listen(&self.shared.nats, &self.tenant, &owner).await?;
+            self.job = owner;
+            if let Some(record) = self
+                .look(&[])
+                .await?
+                .filter(|record| record.same_as.is_none())
+            {
+                return Ok(record);
+            }
+        }
+        self.end().await
+    }
+
+    /// The record once it is another one than `last`; None if it was looked at in vain.
+    ///
+    /// # Errors
+    /// `overloaded_error` if the record cannot be read.
+    pub(crate) async fn change(&mut self, last: &JobRecord) -> Result<Option<JobRecord>> {
+        tokio::select! {
+            hint = self.hints.next() => if hint.is_none() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            },
+            _ = self.connections.changed() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        let mut pauses = SOON.iter();
+        loop {
+            let slot = self.shared.records.get(&self.tenant, &self.job).await;
+            let record = slot.map_err(|error| unreadable(&error))?.record;
+            match (record.filter(|record| record != last), pauses.next()) {
+                (None, Some(pause)) => tokio::time::sleep(*pause).await,
+                (changed, _) => return Ok(changed),
+            }
+        }
+    }
+
     async fn wait(&mut self) -> Result<JobRecord> {
         let mut links = 0;
+        let mut found = None;
         loop {
-            let was_said = self.news().await;
-            let pauses = if was_said { &SOON[..] } else { &[] };
-            let Some(record) = self.look(pauses).await? else {
-                continue;
+            let record = match found.take() {
+                Some(record) => record,
+                None => {
+                    let was_said = self.news().await;
+                    let pauses = if was_said { &SOON[..] } else { &[] };
+                    match self.look(pauses).await? {
+                        Some(record) => record,
+                        None => continue,
+                    }
+                }
             };
             let owner = record.same_as.as_deref().map(JobId::parse);
             match owner {
@@ -104,10 +153,7 @@ impl Follower {
                     self.hints = listen(&self.shared.nats, &self.tenant, &owner).await?;
                     self.job = owner;
                     // It may be over for long.
-                    let found = self.look(&[]).await?;
-                    if let Some(record) = found.filter(|record| record.same_as.is_none()) {
-                        return Ok(record);
-                    }
+                    found = self.look(&[]).await?;
                 }
                 Some(_) => {
                     return Err(ApiError::new(

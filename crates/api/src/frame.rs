@@ -21,6 +21,8 @@ use crate::translate::header;
 /// A body that stands still for so long is given up, and so is one that takes longer in all.
 const BODY_SILENCE_MAX: Duration = Duration::from_secs(15);
 const BODY_TIME_MAX: Duration = Duration::from_secs(300);
+/// Bodies that are no messages.
+const SMALL_BYTES_MAX: usize = 1 << 20;
 /// A caller's own id of a call is repeated if it is no longer than this.
 const CLIENT_ID_MAX: usize = 128;
 const CLIENT_ID: &str = "x-client-request-id";
@@ -59,12 +61,10 @@ pub(crate) struct Speaker(pub(crate) TenantId);
 
 /// May read what concerns the whole fleet.
 #[derive(Debug, Clone, Copy)]
-#[expect(dead_code, reason = "used by the job API")]
 pub(crate) struct Reader;
 
 /// May change what concerns the whole fleet.
 #[derive(Debug, Clone, Copy)]
-#[expect(dead_code, reason = "used by the job API")]
 pub(crate) struct Operator;
 
 fn caller(parts: &Parts) -> Result<&Caller> {
@@ -137,6 +137,48 @@ fn named_tenant(parts: &Parts) -> Result<Option<TenantId>> {
         .or_else(in_query)
         .map(|name| TenantId::parse(&name).map_err(|error| ApiError::invalid(error.to_string())))
         .transpose()
+}
+
+/// Parameters of the query.
+#[derive(Debug)]
+pub(crate) struct Asked<T>(pub(crate) T);
+
+impl<S: Sync, T: serde::de::DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        let asked = axum::extract::Query::try_from_uri(&parts.uri);
+        let asked = asked.map_err(|error| ApiError::invalid(error.body_text()))?;
+        Ok(Self(asked.0))
+    }
+}
+
+/// What stands in the place of the path's parameters.
+#[derive(Debug)]
+pub(crate) struct Named<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: serde::de::DeserializeOwned + Send> FromRequestParts<S> for Named<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        let named = axum::extract::Path::from_request_parts(parts, state).await;
+        let named = named.map_err(|error| ApiError::not_found(error.body_text()))?;
+        Ok(Self(named.0))
+    }
+}
+
+/// Reads a small JSON body.
+///
+/// # Errors
+/// As [`read_body`], and `invalid_request_error` if it is anything else.
+pub(crate) async fn read_json<T: serde::de::DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T> {
+    let body = read_body(headers, body, SMALL_BYTES_MAX).await?;
+    serde_json::from_slice(&body).map_err(|error| {
+        ApiError::invalid(format!("the request body is not as it should be: {error}"))
+    })
 }
 
 /// Reads a body of at most `bytes_max` bytes.

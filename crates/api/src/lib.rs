@@ -12,41 +12,54 @@
 //! | `keys` | who calls | watches the tenants' records |
 //! | `follow` | a job from its submission to its end | NATS |
 //! | `frame` | what every call goes through | |
-//! | `messages` | the calls themselves | |
+//! | `routes` | all paths, and the OpenAPI document made of the same list | |
+//! | `messages`, `batches`, `count`, `models` | what clients of the Claude API call | NATS |
+//! | `jobs`, `tenants`, `dead` | what programs of this fleet call | NATS |
 //! | `server` | connections | sockets |
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 
+mod batches;
+mod count;
+mod dead;
 mod error;
 mod follow;
 mod frame;
 mod gate;
+mod jobs;
 mod keys;
 mod messages;
+mod models;
 mod relay;
 mod replay;
+mod routes;
 mod server;
+mod tenants;
 mod translate;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use axum::Router;
-use axum::routing::post;
+use fairlane_core::models::Catalog;
+use fairlane_letters::ready::Judge;
 use fairlane_nats::{Nats, Records};
 use fairlane_runtime::config::Settings;
-use fairlane_runtime::{Shutdown, install_crypto};
+use fairlane_runtime::{Shutdown, catalog, install_crypto};
+use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-use error::ApiError;
+use batches::Tallies;
+use dead::AnyJudge;
 use gate::Gate;
 use keys::Keys;
 use server::Server;
 
 /// Connections beyond the calls that may be open: those that are idle.
 const IDLE_CONNECTIONS: usize = 1_000;
+/// Batches that are taken in at the same time.
+const LARGE_AT_ONCE: usize = 2;
 
 /// What all calls share.
 #[derive(Debug)]
@@ -55,6 +68,13 @@ pub(crate) struct Shared {
     records: Records,
     keys: Keys,
     gate: Arc<Gate>,
+    catalog: Catalog,
+    judge: AnyJudge,
+    tallies: Tallies,
+    /// Who holds one may read a body as large as that of a batch.
+    large: Semaphore,
+    results_keep_ms: u64,
+    is_tls: bool,
     wait_max: Duration,
     body_bytes_max: usize,
     origins: Vec<String>,
@@ -72,13 +92,15 @@ pub struct Api {
 }
 
 impl Api {
-    /// Listens on `producer.api_addr`. None if that is not set.
+    /// Listens on `producer.api_addr`. None if that is not set. `judge` says whether a repaired letter
+    /// would be accepted.
     ///
     /// # Errors
     /// If the address, the certificate or the tokens cannot be used.
     pub async fn bind(
         settings: &Settings,
         nats: &Nats,
+        judge: Arc<dyn Judge + Send + Sync>,
         shutdown: Shutdown,
     ) -> anyhow::Result<Option<Self>> {
         let producer = &settings.producer;
@@ -103,6 +125,12 @@ impl Api {
             nats: nats.clone(),
             records: Records::new(nats, Duration::from_millis(settings.results.keep_ms)),
             keys,
+            catalog: catalog(&settings.models).context("the model table")?,
+            judge: AnyJudge(judge),
+            tallies: Tallies::default(),
+            large: Semaphore::new(LARGE_AT_ONCE),
+            results_keep_ms: settings.results.keep_ms,
+            is_tls: tls.is_some(),
             gate: Gate::new(calls_max, producer.api_calls_per_tenant_max),
             wait_max: Duration::from_millis(producer.api_wait_max_ms),
             body_bytes_max: usize::try_from(producer.body_bytes_max).unwrap_or(usize::MAX),
@@ -135,7 +163,7 @@ impl Api {
             server,
             tokens,
         } = self;
-        let router = router(&shared);
+        let router = routes::router(&shared);
         let following = async {
             tokio::join!(shared.keys.follow(&shared.nats, &shared.shutdown), async {
                 if let Some(path) = tokens {
@@ -157,16 +185,10 @@ impl Api {
     }
 }
 
-fn router(shared: &Arc<Shared>) -> Router {
-    Router::new()
-        .route("/v1/messages", post(messages::create))
-        .fallback(|| async { ApiError::not_found("there is no such path") })
-        .method_not_allowed_fallback(|| async {
-            ApiError::invalid("this path does not take this method")
-        })
-        .layer(axum::middleware::from_fn_with_state(
-            shared.clone(),
-            frame::frame,
-        ))
-        .with_state(shared.clone())
+/// Unix milliseconds of this machine's clock.
+fn now_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -85,6 +85,21 @@ impl Wishes {
     }
 }
 
+impl Wishes {
+    /// Reads the headers of a call that makes a batch: its jobs have no hurry, and nobody waits for them.
+    ///
+    /// # Errors
+    /// As [`Wishes::read`].
+    pub(crate) fn for_batch(headers: &HeaderMap) -> Result<Self> {
+        Ok(Self {
+            origin: "batch_job".to_owned(),
+            sla_seconds: None,
+            key: None,
+            ..Self::read(headers)?
+        })
+    }
+}
+
 fn header_text(headers: &HeaderMap, name: &str) -> Result<Option<String>> {
     let Some(value) = headers.get(name) else {
         return Ok(None);

@@ -90,6 +90,7 @@ pub mod embedded;
 pub mod index;
 pub mod jobs;
 pub mod lease;
+pub mod ledger;
 pub mod letters;
 pub mod objects;
 mod ordered;

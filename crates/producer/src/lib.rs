@@ -25,6 +25,7 @@ mod again;
 mod asks;
 pub mod callbacks;
 pub mod intake;
+mod judge;
 mod orphans;
 mod parts;
 mod producer;
@@ -55,7 +56,8 @@ pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Re
     let callbacks = Callbacks::new(&settings, &producer, frame.metrics.clone())
         .context("the configuration of callbacks cannot be used")?;
     let shutdown = frame.shutdown.clone();
-    if let Some(api) = Api::bind(&settings, &nats, shutdown.clone()).await? {
+    let judge = producer.judgement();
+    if let Some(api) = Api::bind(&settings, &nats, judge, shutdown.clone()).await? {
         tracing::info!(addr = %api.addr()?, "serving the HTTP API");
         frame.spawn("api", Rule::Essential, async move {
             api.serve().await;

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use fairlane_nats::payloads::Described;
 use fairlane_nats::{HeaderMap, IndexEvent, WriteError};
-use fairlane_wire::Letter;
 use fairlane_wire::names::header;
+use fairlane_wire::{Letter, Namespace};
 use serde::{Deserialize, Serialize};
 
 use crate::producer::{Producer, now_ms};
@@ -177,6 +177,13 @@ impl Producer {
             self.each(&stream, &filter, |_, headers, _| headers.names(&mut named))
                 .await?;
         }
+        let batches = names.batches_bucket();
+        let prefix = format!("$KV.{batches}.");
+        let (stream, filter) = (format!("KV_{batches}"), format!("{prefix}>"));
+        self.each(&stream, &filter, |subject, _, _| {
+            named.extend(subject.strip_prefix(&prefix).map(Namespace::batch_object));
+        })
+        .await?;
         for (tenant, job) in self.plans().await? {
             if let Some(found) = self.plan(&tenant, &job).await? {
                 named.insert(found.plan.original);

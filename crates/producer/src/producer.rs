@@ -24,6 +24,7 @@ use tracing::{Instrument, Span, field};
 
 use crate::asks::Asks;
 use crate::intake::{Arrival, Body, Claim, Decision, Intake};
+use crate::judge::Judgement;
 use crate::orphans::Rules;
 use crate::quarantine::{Quarantine, Stranded};
 use crate::store::{Outcome, Store, Submitted};
@@ -291,6 +292,14 @@ impl Producer {
         let store = &self.shared.store;
         let (nats, records) = (&store.nats, store.records.clone());
         Asks::new(nats, records, store.metrics.clone())
+    }
+
+    /// What would be said of a body.
+    pub(crate) fn judgement(&self) -> Arc<Judgement> {
+        Arc::new(Judgement {
+            intake: self.shared.intake.clone(),
+            names: self.nats().names.clone(),
+        })
     }
 
     pub(crate) fn nats(&self) -> &Nats {

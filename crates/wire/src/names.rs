@@ -363,6 +363,15 @@ impl Namespace {
         self.bucket("batches")
     }
 
+    /// Object with the names of a batch's messages, by the batch's key in its bucket: `<tenant>.<batch>`.
+    #[must_use]
+    pub fn batch_object(key: &str) -> String {
+        match key.split_once('.') {
+            Some((tenant, batch)) => format!("{tenant}.batch-{batch}"),
+            None => format!("batch-{key}"),
+        }
+    }
+
     /// Where workers and the leader hear that a job was called off.
     #[must_use]
     pub fn cancel_subject(&self) -> String {

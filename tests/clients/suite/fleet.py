@@ -49,8 +49,9 @@ def is_alive(pid):
 class Fleet:
     """Started by `with`, stopped with everything that belongs to it when that ends, however it ends."""
 
-    def __init__(self, program):
+    def __init__(self, program, preset="unlimited"):
         self.program = str(program)
+        self.preset = preset
         self.scratch = None
         self._processes = []
         self._pids = {}
@@ -74,7 +75,7 @@ class Fleet:
         }
         self.environment["FAIRLANE_DEV_STATE"] = str(note)
         # Its end of our pipe closes even if we are killed, and then nothing of it stays.
-        arguments = ["dev", "--die-with-parent", "--sim", "--preset", "unlimited"]
+        arguments = ["dev", "--die-with-parent", "--sim", "--preset", self.preset]
         dev = self.spawn("dev", [*arguments, "--data", str(self.scratch / "data")])
 
         def ready():
@@ -95,11 +96,18 @@ class Fleet:
             raise AssertionError(f"{error}\n{self.log('dev')}") from None
         assert running["is_simulated"], "fairlane dev does not use the simulator"
         self.nats_url, self.sim_url = running["nats_url"], running["claude_url"]
+        self.api_url = running["api_urls"][0]
 
     def _remember(self, running):
         pids = {member["name"]: member["pid"] for member in running["members"]}
         pids["nats-server"] = running["nats_pid"]
         self._pids.update({name: pid for name, pid in pids.items() if pid})
+
+    def pid(self, name):
+        """Of a member as it runs now. None while it is being started again."""
+        running = json.loads((self.scratch / "dev.json").read_text())
+        self._remember(running)
+        return {member["name"]: member["pid"] for member in running["members"]}.get(name)
 
     def spawn(self, name, arguments, settings=None):
         """A process of the program that ends with the fleet. Its log is kept."""
