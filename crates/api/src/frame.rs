@@ -297,3 +297,44 @@ fn allow(headers: &mut HeaderMap, origin: Option<&HeaderValue>, allowed: &[Strin
         headers.append(VARY, HeaderValue::from_static("origin"));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stands_still_is_given_up() {
+        let chunks = futures::stream::iter([Ok::<_, std::io::Error>("half")]);
+        let body = Body::from_stream(chunks.chain(futures::stream::pending()));
+        let error = read_body(&HeaderMap::new(), body, 100).await.unwrap_err();
+        assert!(error.message.contains("stands still"), "{error:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_trickles_is_given_up_in_the_end() {
+        let chunks = futures::stream::unfold((), |()| async {
+            tokio::time::sleep(BODY_SILENCE_MAX / 2).await;
+            Some((Ok::<_, std::io::Error>("x"), ()))
+        });
+        let body = Body::from_stream(chunks);
+        let error = read_body(&HeaderMap::new(), body, 10_000)
+            .await
+            .unwrap_err();
+        assert!(error.message.contains("too long"), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn a_body_is_refused_by_its_length_and_by_its_size() {
+        let said = HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from_static("101"))]);
+        let refused = read_body(&said, Body::empty(), 100).await.unwrap_err();
+        assert_eq!(refused.kind, Kind::TooLarge);
+        let body = Body::from("x".repeat(101));
+        let refused = read_body(&HeaderMap::new(), body, 100).await.unwrap_err();
+        assert_eq!(refused.kind, Kind::TooLarge);
+        let body = Body::from("x".repeat(100));
+        assert_eq!(
+            read_body(&HeaderMap::new(), body, 100).await.unwrap().len(),
+            100
+        );
+    }
+}

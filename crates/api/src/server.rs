@@ -155,3 +155,92 @@ fn tls_config(cert: &Path, key: &Path) -> anyhow::Result<Arc<rustls::ServerConfi
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_util::task::AbortOnDropHandle;
+
+    use super::*;
+
+    struct Probe {
+        addr: SocketAddr,
+        shutdown: Shutdown,
+        serving: AbortOnDropHandle<()>,
+    }
+
+    async fn probe(router: Router) -> Probe {
+        let server = Server::bind("127.0.0.1:0".parse().unwrap(), None, 10)
+            .await
+            .unwrap();
+        let (addr, shutdown) = (server.addr().unwrap(), Shutdown::new());
+        let stopping = shutdown.clone();
+        let serving = tokio::spawn(async move { server.serve(router, &stopping).await });
+        Probe {
+            addr,
+            shutdown,
+            serving: AbortOnDropHandle::new(serving),
+        }
+    }
+
+    async fn said(stream: &mut TcpStream) -> String {
+        let mut text = Vec::new();
+        stream.read_to_end(&mut text).await.unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    // The clock is paused: it runs on by itself as soon as everybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_does_not_come_to_its_end_ends_its_connection() {
+        let probe = probe(Router::new()).await;
+        let mut stream = TcpStream::connect(probe.addr).await.unwrap();
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nhost: x\r\nx-slow:")
+            .await
+            .unwrap();
+        let told = said(&mut stream).await;
+        assert!(
+            told.is_empty() || told.starts_with("HTTP/1.1 408"),
+            "{told}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_head_that_is_too_large_is_refused() {
+        let probe = probe(Router::new()).await;
+        let mut stream = TcpStream::connect(probe.addr).await.unwrap();
+        let head = format!(
+            "GET / HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n",
+            "y".repeat(2 * HEAD_BYTES_MAX)
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut told = [0; 12];
+        stream.read_exact(&mut told).await.unwrap();
+        assert_eq!(&told, b"HTTP/1.1 431");
+    }
+
+    #[tokio::test]
+    async fn an_open_call_comes_to_its_end_when_the_process_drains() {
+        let (arrived, mut arrivals) = tokio::sync::mpsc::channel(1);
+        let go = tokio_util::sync::CancellationToken::new();
+        let gone = go.clone();
+        let slow = get(move || async move {
+            arrived.send(()).await.unwrap();
+            gone.cancelled().await;
+            "answered"
+        });
+        let probe = probe(Router::new().route("/", slow)).await;
+        let mut stream = TcpStream::connect(probe.addr).await.unwrap();
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
+        arrivals.recv().await.unwrap();
+        probe.shutdown.begin();
+        go.cancel();
+        assert!(said(&mut stream).await.ends_with("answered"));
+        probe.serving.await.unwrap();
+        assert!(TcpStream::connect(probe.addr).await.is_err());
+    }
+}

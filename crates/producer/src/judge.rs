@@ -6,16 +6,23 @@ use fairlane_core::TenantId;
 use fairlane_letters::ready::{Judge, Size};
 use fairlane_nats::HeaderMap;
 use fairlane_runtime::TraceContext;
-use fairlane_wire::{Failure, Namespace};
+use fairlane_wire::{Failure, JobHeaders, Namespace};
 
 use crate::intake::{Arrival, Body, Decision, Intake};
 use crate::producer::now_ms;
 
 /// The judge of submissions of a namespace.
 #[derive(Debug)]
-pub(crate) struct Judgement {
-    pub(crate) intake: Arc<Intake>,
-    pub(crate) names: Namespace,
+pub struct Judgement {
+    intake: Arc<Intake>,
+    names: Namespace,
+}
+
+impl Judgement {
+    #[must_use]
+    pub fn new(intake: Arc<Intake>, names: Namespace) -> Self {
+        Self { intake, names }
+    }
 }
 
 impl Judge for Judgement {
@@ -25,11 +32,17 @@ impl Judge for Judgement {
         let arrival = Arrival::read(&self.names, &subject, &HeaderMap::new(), 1, now);
         let trace = TraceContext::generate();
         match self.intake.decide(&arrival, Body::Here(body), &trace, now) {
-            Decision::Accept(accept) => Ok(Size {
-                model: accept.headers.model,
-                tokens: accept.headers.tokens,
-            }),
+            Decision::Accept(accept) => Ok(size(accept.headers)),
+            // Its parts read what it has, and it reads their summaries.
+            Decision::Split(split) => Ok(size(split.accept.headers)),
             Decision::Refuse(refuse) => Err(refuse.letter.failure),
         }
+    }
+}
+
+fn size(headers: JobHeaders) -> Size {
+    Size {
+        model: headers.model,
+        tokens: headers.tokens,
     }
 }

@@ -44,6 +44,7 @@ use fairlane_runtime::{Frame, Rule};
 
 pub use asks::Asks;
 pub use callbacks::Callbacks;
+pub use judge::Judgement;
 pub use producer::Producer;
 
 /// Runs a producer until the process is asked to stop and what is in hand has been finished.

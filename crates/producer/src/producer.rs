@@ -296,10 +296,8 @@ impl Producer {
 
     /// What would be said of a body.
     pub(crate) fn judgement(&self) -> Arc<Judgement> {
-        Arc::new(Judgement {
-            intake: self.shared.intake.clone(),
-            names: self.nats().names.clone(),
-        })
+        let names = self.nats().names.clone();
+        Arc::new(Judgement::new(self.shared.intake.clone(), names))
     }
 
     pub(crate) fn nats(&self) -> &Nats {

@@ -1,13 +1,15 @@
 //! The producer's own judgement of a body, and what its job would cost.
 
+use std::sync::Arc;
+
 use fairlane_core::TenantId;
 use fairlane_core::models::Catalog;
 use fairlane_core::price::{PriceTable, Terms, Usage};
 use fairlane_letters::ready::{Judge, Size};
-use fairlane_nats::HeaderMap;
-use fairlane_producer::intake::{Arrival, Body, Decision, Intake};
-use fairlane_runtime::{TraceContext, catalog, fallback_kinds, oversize_policies};
-use fairlane_wire::{Failure, JobHeaders, Namespace};
+use fairlane_producer::Judgement;
+use fairlane_producer::intake::Intake;
+use fairlane_runtime::{catalog, fallback_kinds, oversize_policies};
+use fairlane_wire::{Failure, Namespace};
 
 use super::now_ms;
 use crate::exit::{Exit, Stop};
@@ -16,8 +18,7 @@ use crate::target::Target;
 /// The judge of submissions, as this installation is configured.
 #[derive(Debug)]
 pub(crate) struct Producers {
-    intake: Intake,
-    names: Namespace,
+    judgement: Judgement,
     catalog: Catalog,
     prices: PriceTable,
 }
@@ -30,9 +31,9 @@ impl Producers {
         let kinds = kinds.map_err(|error| Stop::new(Exit::Usage, error))?;
         let cuts = oversize_policies(&target.settings().kinds);
         let cuts = cuts.map_err(|error| Stop::new(Exit::Usage, error))?;
+        let intake = Intake::new(catalog.clone(), kinds, cuts, target.settings());
         Ok(Self {
-            intake: Intake::new(catalog.clone(), kinds, cuts, target.settings()),
-            names: names.clone(),
+            judgement: Judgement::new(Arc::new(intake), names.clone()),
             catalog,
             prices: PriceTable::default(),
         })
@@ -56,22 +57,6 @@ impl Producers {
 
 impl Judge for Producers {
     fn judge(&self, tenant: &TenantId, body: &[u8]) -> Result<Size, Failure> {
-        let now = now_ms();
-        let subject = self.names.submit_subject(tenant);
-        let arrival = Arrival::read(&self.names, &subject, &HeaderMap::new(), 1, now);
-        let trace = TraceContext::generate();
-        match self.intake.decide(&arrival, Body::Here(body), &trace, now) {
-            Decision::Accept(accept) => Ok(size(accept.headers)),
-            // Its parts read what it has, and it reads their summaries.
-            Decision::Split(split) => Ok(size(split.accept.headers)),
-            Decision::Refuse(refuse) => Err(refuse.letter.failure),
-        }
-    }
-}
-
-fn size(headers: JobHeaders) -> Size {
-    Size {
-        model: headers.model,
-        tokens: headers.tokens,
+        self.judgement.judge(tenant, body)
     }
 }
