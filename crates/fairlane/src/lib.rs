@@ -43,6 +43,7 @@ mod tenant;
 mod tether;
 mod text;
 mod top;
+mod traces;
 mod tune;
 mod watch;
 mod why;

@@ -6,6 +6,7 @@ use fairlane_runtime::{Frame, FrameOptions};
 
 use crate::exit::{Exit, Outcome, Stop};
 use crate::target::Target;
+use crate::traces;
 
 /// What a process does for the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,7 @@ pub(crate) async fn run(role: Role, target: Target) -> Outcome {
         () = draining.cancelled() => return Ok(Exit::Ok),
     };
     let Target { loaded, .. } = target;
+    let _exchange = traces::exchange(&nats);
     role.serve(loaded.settings, nats, frame).await?;
     Ok(Exit::Ok)
 }

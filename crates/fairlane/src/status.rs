@@ -104,6 +104,7 @@ fn rows_of(record: &JobRecord, paint: Paint) -> Vec<(&'static str, String)> {
         rows.push(("tokens", format!("{input} in, {output} out")));
     }
     rows.extend(record.cost_usd.map(|usd| ("cost", text::dollars(usd))));
+    rows.extend(record.trace_id.iter().map(|trace| ("trace", trace.clone())));
     rows.extend(
         record
             .failure
@@ -195,6 +196,7 @@ mod tests {
             ..UsageRecord::default()
         });
         done.cost_usd = Some(0.000_42);
+        done.trace_id = Some("4bf92f3577b34da6a3ce929d0e0e4736".into());
         assert_eq!(
             told(done, None),
             "\
@@ -208,6 +210,7 @@ started   2023-11-14T22:13:20Z (waited 250 ms)
 finished  2023-11-14T22:13:22Z (after 2.0 s)
 tokens    120 in, 60 out
 cost      $0.000420
+trace     4bf92f3577b34da6a3ce929d0e0e4736
 answer    fairlane result acme/j1"
         );
     }

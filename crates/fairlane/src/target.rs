@@ -184,10 +184,29 @@ impl Target {
         &self,
         name: &str,
     ) -> Result<fairlane_runtime::telemetry::Telemetry, Stop> {
+        let silent = config::Telemetry {
+            otlp_endpoint: None,
+            ..self.settings().telemetry.clone()
+        };
+        Self::set_up(name, silent)
+    }
+
+    /// The same, with traces if they are configured: of what begins the trace of a job.
+    pub(crate) fn quiet_logs_and_traces(
+        &self,
+        name: &str,
+    ) -> Result<fairlane_runtime::telemetry::Telemetry, Stop> {
+        Self::set_up(name, self.settings().telemetry.clone())
+    }
+
+    fn set_up(
+        name: &str,
+        telemetry: config::Telemetry,
+    ) -> Result<fairlane_runtime::telemetry::Telemetry, Stop> {
         let logs = config::Telemetry {
             log: "warn".to_owned(),
             log_format: config::LogFormat::Text,
-            otlp_endpoint: None,
+            ..telemetry
         };
         let terminal = fairlane_runtime::telemetry::Terminal::detect();
         let telemetry = fairlane_runtime::telemetry::init(name, &logs, terminal)

@@ -61,7 +61,17 @@ fn show(
     last: Option<&JobRecord>,
 ) -> Result<(), Stop> {
     match format {
-        Format::Text => print(line(entry.stored_ms, record, last)),
+        Format::Text => {
+            let known = last.and_then(|last| last.trace_id.as_ref());
+            if let Some(trace) = record
+                .trace_id
+                .as_ref()
+                .filter(|trace| known != Some(trace))
+            {
+                print(format!("trace {trace}"))?;
+            }
+            print(line(entry.stored_ms, record, last))
+        }
         // As it is stored, notice included.
         Format::Json => print(String::from_utf8_lossy(entry.value().map_or(&[], |v| v))),
     }

@@ -60,10 +60,16 @@ async fn why_job(nats: &Nats, args: &JobArgs) -> Outcome {
     };
     let job = format!("{}/{}", record.tenant, record.job);
     match args.output.format {
-        Format::Text => print(told(&job, &answer))?,
+        Format::Text => {
+            print(told(&job, &answer))?;
+            if let Some(trace) = &record.trace_id {
+                print(format!("  trace: {trace}"))?;
+            }
+        }
         Format::Json => {
             let mut document = json!(answer);
             document["job"] = json!(job);
+            document["trace_id"] = json!(record.trace_id);
             document["phase"] = json!(record.phase);
             print_json(&document)?;
         }

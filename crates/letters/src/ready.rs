@@ -71,23 +71,29 @@ pub fn ready(letter: &StoredLetter, wanted: &Repair, judge: &impl Judge) -> Resu
     })
 }
 
-/// The headers that send a letter again: the publisher's own, the trace, and the history.
+/// The headers that send a letter again: the publisher's own, a link to its trace, and the history.
 #[must_use]
 pub fn headers(letter: &StoredLetter, run: &str, wanted: &Repair, ready: &Ready) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, values) in letter.headers.iter() {
         let text = name.to_string().to_ascii_lowercase();
         let is_ours = text.starts_with("fl-") || text.starts_with("nats-");
-        if !is_ours && text != header::TRACEPARENT {
+        let is_trace = text == header::TRACEPARENT || text == header::TRACESTATE;
+        if !is_ours && !is_trace {
             for value in values {
                 headers.append(name.clone(), value.clone());
             }
         }
     }
+    // Days later it is another trace, which points to the first one.
     if let Some(trace) = &letter.letter.trace_id {
-        // The sequence makes a span id that nobody else in this trace has.
-        let parent = format!("00-{trace}-{:016x}-01", letter.seq);
-        headers.insert(header::TRACEPARENT, parent);
+        let was = letter.headers.get(header::TRACEPARENT);
+        let was = was
+            .map(|was| was.as_str())
+            .filter(|was| was.contains(trace.as_str()));
+        let unknown_span = || format!("00-{trace}-{:016x}-01", letter.seq);
+        let link = was.map_or_else(unknown_span, str::to_owned);
+        headers.insert(header::TRACE_LINK, link);
     }
     let facts = &letter.letter;
     let last = Ancestor {
@@ -201,7 +207,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_sent_letter_has_its_publishers_headers_its_trace_and_its_history() {
+    fn a_sent_letter_has_its_publishers_headers_a_link_to_its_trace_and_its_history() {
         let stored = letter(Some("acme"), body("hi").as_bytes());
         let wanted = Repair {
             strip: true,
@@ -221,8 +227,13 @@ pub(crate) mod tests {
         assert_eq!(headers.get("X-Own").unwrap().as_str(), "1");
         assert!(headers.get("Fl-Claim").is_none() && headers.get("Nats-TTL").is_none());
         assert_eq!(
-            headers.get("traceparent").unwrap().as_str(),
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000014-01"
+            headers.get(header::TRACE_LINK).unwrap().as_str(),
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000014-01",
+            "the letter's own sequence, for want of a span"
+        );
+        assert!(
+            headers.get(header::TRACEPARENT).is_none(),
+            "a trace of its own"
         );
     }
 }

@@ -34,6 +34,7 @@ mod refuse;
 mod regenerate;
 mod store;
 mod stranded;
+mod traced;
 mod trouble;
 
 use anyhow::Context;

@@ -11,6 +11,7 @@ use fairlane_nats::{Delivery, HeaderMap, Nats, PullOptions, Puller, StoredMessag
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::health::Check;
 use fairlane_runtime::metrics::Destination;
+use fairlane_runtime::spans::{self, Fate};
 use fairlane_runtime::{CatalogError, catalog, fallback_kinds, oversize_policies};
 use fairlane_runtime::{Metrics, Shutdown, TraceContext};
 use fairlane_wire::letter::{DeadReason, Failure};
@@ -29,6 +30,7 @@ use crate::orphans::Rules;
 use crate::quarantine::{Quarantine, Stranded};
 use crate::store::{Outcome, Store, Submitted};
 use crate::stranded::Rescue;
+use crate::traced;
 use crate::trouble::{Bursts, Trouble, delay, with_causes};
 
 /// Bodies from this size on are parsed on a thread of their own, so that other submissions need
@@ -362,10 +364,10 @@ impl Producer {
     ) -> Result<Outcome, Trouble> {
         let names = &self.shared.store.nats.names;
         let arrival = Arrival::read(names, subject, headers, seq, stored_ms);
-        let incoming = arrival.trace.clone().unwrap_or_else(TraceContext::generate);
         let span = tracing::info_span!(
-            "fairlane.submit",
+            "accept fl.submit",
             otel.kind = "consumer",
+            trace_id = field::Empty,
             tenant = field::Empty,
             job = field::Empty,
             kind = field::Empty,
@@ -373,20 +375,27 @@ impl Producer {
             outcome = field::Empty,
             reason = field::Empty,
         );
-        incoming.set_as_parent_of(&span);
+        let trace = traced::place(&span, &arrival);
+        traced::describe(&span, &arrival, names, body.len());
         let submitted = Submitted {
             arrival: &arrival,
             headers,
             raw_headers: None,
             body,
-            trace: TraceContext::of_span(&span).unwrap_or(incoming),
+            trace: trace.clone(),
         };
         let work = async {
             let outcome = self.judge(&submitted).await?;
             Span::current().record("outcome", outcome.as_str());
             Ok(outcome)
         };
-        work.instrument(span).await
+        let outcome = work.instrument(span.clone()).await;
+        // Nothing of it is held back any more, then it is decided whether to send it.
+        drop(span);
+        if matches!(outcome, Ok(Outcome::Refused)) {
+            spans::tell(&trace, Fate::Failed);
+        }
+        outcome
     }
 
     async fn judge(&self, submitted: &Submitted<'_>) -> Result<Outcome, Trouble> {
@@ -412,6 +421,7 @@ impl Producer {
                 span.record("tenant", refuse.letter.tenant.as_deref());
                 span.record("job", refuse.letter.job.as_str());
                 span.record("reason", refuse.letter.failure.reason.as_str());
+                spans::fail(&span, refuse.letter.failure.reason.as_str());
                 Box::pin(store.bury(submitted, *refuse)).await?;
                 Ok(Outcome::Refused)
             }

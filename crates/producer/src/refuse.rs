@@ -69,7 +69,7 @@ impl Store {
             body: submitted.body.clone(),
         };
         let letter = refuse.letter.clone();
-        let letter = letter.traced(Some(submitted.trace.traceparent()));
+        let letter = letter.traced(Some(&submitted.trace.traceparent()));
         let stored = self.nats.bury_as(&id, &letter, original).await?;
         // A repetition of a letter that is there does not count again.
         if !stored.duplicate {

@@ -63,6 +63,9 @@ pub(crate) async fn submit(
         let cut = serde_json::to_string(&record.truncated).context("what was cut")?;
         headers.insert(header::TRUNCATED, cut);
     }
+    if let (Some(trace), Some(span)) = (&record.trace_id, &record.span_id) {
+        headers.insert(header::TRACE_LINK, format!("00-{trace}-{span}-01"));
+    }
     let subject = nats.names.submit_subject(&record.tenant);
     let jobs = nats.jobs();
     match jobs

@@ -144,6 +144,7 @@ impl Frame {
         };
         let driving = tokio::spawn(shutdown.clone().drive(signals, options.grace));
         let beating = tokio::spawn(beat(health.clone()));
+        let counting = tokio::spawn(telemetry.count_drops(metrics.clone()));
         let http = server.as_ref().map(Server::addr);
         let version = env!("CARGO_PKG_VERSION");
         tracing::info!(role = options.role, version, ?http, "started");
@@ -159,6 +160,7 @@ impl Frame {
                 listening,
                 AbortOnDropHandle::new(driving),
                 AbortOnDropHandle::new(beating),
+                AbortOnDropHandle::new(counting),
             ],
         })
     }

@@ -14,6 +14,7 @@ pub mod frame;
 pub mod health;
 pub mod metrics;
 pub mod prices;
+pub mod spans;
 pub mod telemetry;
 pub mod trace;
 

@@ -1,20 +1,21 @@
 //! Logs to standard error and, if a collector is named, traces over OTLP.
 //!
-//! Log lines and traces have separate filters: quieter logs must not punch holes into traces. The exporter's own HTTP
-//! client is kept out of the traces it sends.
+//! Log lines and traces have separate filters: quieter logs must not punch holes into traces. The exporter's own
+//! client is kept out of the traces it sends. Which traces are sent is decided in `telemetry::keep`, how they are sent
+//! and lost in `telemetry::export`.
 
-use std::future::Future;
+mod export;
+mod keep;
+
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider;
-use opentelemetry_otlp::{ExporterBuildError, Protocol, WithExportConfig};
+use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
-use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
-use tokio::runtime::Handle;
+use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -25,9 +26,20 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::config::{self, LogFormat};
 use crate::crypto::install_crypto;
+use crate::metrics::Metrics;
+use crate::spans::{self, Traces};
+use export::Counts;
+pub(crate) use keep::Keeper;
+use keep::{Chooser, Rules};
 
 /// Longest wait for the collector per batch, and for the last batch at the end.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often the metrics are told of dropped spans.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// Name of what makes the spans.
+const SCOPE: &str = "fairlane";
 
 /// Libraries whose spans say nothing about a job, or would trace the sending of traces.
 const UNTRACED: &[&str] = &[
@@ -37,6 +49,7 @@ const UNTRACED: &[&str] = &[
     "opentelemetry",
     "reqwest",
     "rustls",
+    "tonic",
     "tower",
 ];
 
@@ -63,6 +76,11 @@ pub enum TelemetryError {
         #[source]
         source: ExporterBuildError,
     },
+    /// `telemetry.otlp_headers` cannot be headers. The text may be a secret.
+    #[error(
+        "telemetry.otlp_headers is not a list of headers; expected \"name=value,...\" with percent-encoded values"
+    )]
+    Headers,
     /// A subscriber exists already in this process.
     #[error("telemetry is already set up in this process")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
@@ -105,9 +123,27 @@ impl Terminal {
 #[must_use = "call shutdown() at the end, or the last traces are lost"]
 pub struct Telemetry {
     provider: Option<SdkTracerProvider>,
+    counts: Arc<Counts>,
 }
 
 impl Telemetry {
+    /// Tells the metrics, forever, how many spans are dropped. Ends at once without a collector.
+    pub fn count_drops(&self, metrics: Metrics) -> impl Future<Output = ()> + Send + use<> {
+        let counts = self.provider.is_some().then(|| self.counts.clone());
+        async move {
+            let Some(counts) = counts else { return };
+            let mut every = tokio::time::interval(COUNT_EVERY);
+            let mut told = [0; 2];
+            loop {
+                every.tick().await;
+                for ((reason, dropped), told) in counts.dropped().into_iter().zip(&mut told) {
+                    metrics.spans_dropped(reason, dropped - *told);
+                    *told = dropped;
+                }
+            }
+        }
+    }
+
     /// Sends the last traces; takes at most about five seconds.
     pub async fn shutdown(self) {
         let Some(provider) = self.provider else {
@@ -135,8 +171,11 @@ pub fn init(
     settings: &config::Telemetry,
     terminal: Terminal,
 ) -> Result<Telemetry, TelemetryError> {
-    let (subscriber, telemetry) = build(role, settings, terminal, std::io::stderr)?;
+    let (subscriber, telemetry, traces) = build(role, settings, terminal, std::io::stderr)?;
     subscriber.try_init().map_err(TelemetryError::Twice)?;
+    if let Some(traces) = traces {
+        spans::set_up(traces);
+    }
     Ok(telemetry)
 }
 
@@ -145,7 +184,14 @@ fn build<W>(
     settings: &config::Telemetry,
     terminal: Terminal,
     writer: W,
-) -> Result<(impl Subscriber + Send + Sync + use<W>, Telemetry), TelemetryError>
+) -> Result<
+    (
+        impl Subscriber + Send + Sync + use<W>,
+        Telemetry,
+        Option<Traces>,
+    ),
+    TelemetryError,
+>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -169,18 +215,30 @@ where
     };
     let mut layers = vec![lines.with_filter(filter).boxed()];
 
-    let provider = match &settings.otlp_endpoint {
-        Some(endpoint) => Some(tracer_provider(role, endpoint)?),
+    let counts = Arc::new(Counts::default());
+    let built = match &settings.otlp_endpoint {
+        Some(endpoint) => Some(tracer_provider(role, settings, endpoint, &counts)?),
         None => None,
     };
-    if let Some(provider) = &provider {
-        let traces = tracing_opentelemetry::layer()
-            .with_tracer(provider.tracer("fairlane"))
+    let (provider, keeper) = built.unzip();
+    let traces = provider.as_ref().zip(keeper).map(|(provider, keeper)| {
+        let layer = tracing_opentelemetry::layer()
+            .with_tracer(provider.tracer(SCOPE))
             .with_location(false)
-            .with_threads(false);
-        layers.push(traces.with_filter(traced()).boxed());
-    }
-    Ok((Registry::default().with(layers), Telemetry { provider }))
+            .with_threads(false)
+            .with_target(false)
+            .with_level(false)
+            .with_tracked_inactivity(false);
+        layers.push(layer.with_filter(traced()).boxed());
+        Traces {
+            tracer: provider.tracer(SCOPE),
+            keeper,
+            content_chars_max: (settings.content == "yes")
+                .then(|| usize::try_from(settings.content_chars_max).unwrap_or(usize::MAX)),
+        }
+    });
+    let telemetry = Telemetry { provider, counts };
+    Ok((Registry::default().with(layers), telemetry, traces))
 }
 
 fn traced() -> Targets {
@@ -190,72 +248,29 @@ fn traced() -> Targets {
     })
 }
 
-fn tracer_provider(role: &str, endpoint: &str) -> Result<SdkTracerProvider, TelemetryError> {
+fn tracer_provider(
+    role: &str,
+    settings: &config::Telemetry,
+    endpoint: &str,
+    counts: &Arc<Counts>,
+) -> Result<(SdkTracerProvider, Keeper), TelemetryError> {
     install_crypto();
-    let endpoint = traces_endpoint(endpoint);
-    let exporter = opentelemetry_otlp::SpanExporter::builder()
-        .with_http()
-        .with_protocol(Protocol::HttpBinary)
-        .with_endpoint(&endpoint)
-        .with_timeout(EXPORT_TIMEOUT)
-        .build()
-        .map_err(|source| TelemetryError::Exporter { endpoint, source })?;
+    let rules = Rules::of(settings);
+    let batches = export::processor(settings, endpoint, counts.clone())?;
+    let (sieved, keeper) = keep::sieve(batches, rules, counts.clone());
     let resource = Resource::builder()
         .with_service_name(format!("fairlane-{role}"))
-        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .with_attributes([
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::new("process.pid", i64::from(std::process::id())),
+        ])
         .build();
-    Ok(SdkTracerProvider::builder()
-        .with_batch_exporter(OnRuntime {
-            exporter: Arc::new(exporter),
-            runtime: Handle::current(),
-        })
+    let provider = SdkTracerProvider::builder()
+        .with_sampler(Chooser::of(settings, rules))
+        .with_span_processor(sieved)
         .with_resource(resource)
-        .build())
-}
-
-/// The configured address is the collector's; the path of the traces is part of the protocol.
-fn traces_endpoint(base: &str) -> String {
-    let base = base.trim().trim_end_matches('/');
-    if base.ends_with("/v1/traces") {
-        base.to_owned()
-    } else {
-        format!("{base}/v1/traces")
-    }
-}
-
-/// Batches are sent from a plain thread of the SDK, but the HTTP client needs a tokio runtime: do the sending there.
-#[derive(Debug)]
-struct OnRuntime<E> {
-    exporter: Arc<E>,
-    runtime: Handle,
-}
-
-impl<E: SpanExporter + 'static> SpanExporter for OnRuntime<E> {
-    fn export(&self, batch: Vec<SpanData>) -> impl Future<Output = OTelSdkResult> + Send {
-        let exporter = Arc::clone(&self.exporter);
-        let sending = self
-            .runtime
-            .spawn(async move { exporter.export(batch).await });
-        async move {
-            sending
-                .await
-                .unwrap_or_else(|error| Err(OTelSdkError::InternalFailure(error.to_string())))
-        }
-    }
-
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.exporter.shutdown_with_timeout(timeout)
-    }
-
-    fn force_flush(&self) -> OTelSdkResult {
-        self.exporter.force_flush()
-    }
-
-    fn set_resource(&mut self, resource: &Resource) {
-        if let Some(exporter) = Arc::get_mut(&mut self.exporter) {
-            exporter.set_resource(resource);
-        }
-    }
+        .build();
+    Ok((provider, keeper))
 }
 
 #[cfg(test)]
@@ -315,10 +330,11 @@ mod tests {
         let settings = config::Telemetry {
             log: log.to_owned(),
             log_format,
-            otlp_endpoint: None,
+            ..config::Telemetry::default()
         };
         let lines = Lines::default();
-        let (subscriber, _telemetry) = build("worker", &settings, terminal, lines.clone()).unwrap();
+        let (subscriber, _telemetry, _) =
+            build("worker", &settings, terminal, lines.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(tenant = "acme", "job done");
             tracing::debug!("detail");
@@ -371,13 +387,6 @@ mod tests {
         );
     }
 
-    #[test]
-    fn the_path_of_traces_is_added_once() {
-        for base in ["http://c:4318", "http://c:4318/", "http://c:4318/v1/traces"] {
-            assert_eq!(traces_endpoint(base), "http://c:4318/v1/traces");
-        }
-    }
-
     /// A collector that hands over the body of each batch.
     async fn collector() -> (String, mpsc::Receiver<Bytes>) {
         let (bodies, received) = mpsc::channel(16);
@@ -406,7 +415,8 @@ mod tests {
             otlp_endpoint: Some(address),
             ..config::Telemetry::default()
         };
-        let (subscriber, telemetry) = build("worker", &settings, PIPE, Lines::default()).unwrap();
+        let (subscriber, telemetry, _) =
+            build("worker", &settings, PIPE, Lines::default()).unwrap();
         // Kept to the end of the test, like the subscriber of a process: dropping it must not be what sends.
         let dispatch = tracing::Dispatch::new(subscriber);
         let parent = TraceContext::parse(
@@ -446,7 +456,8 @@ mod tests {
             otlp_endpoint: Some("http://127.0.0.1:9".to_owned()),
             ..config::Telemetry::default()
         };
-        let (subscriber, telemetry) = build("worker", &settings, PIPE, Lines::default()).unwrap();
+        let (subscriber, telemetry, _) =
+            build("worker", &settings, PIPE, Lines::default()).unwrap();
         tracing::subscriber::with_default(subscriber, || {
             tracing::info_span!("lost").in_scope(|| ());
         });

@@ -9,8 +9,9 @@ use fairlane_core::scheduler::{Event, PutAside};
 use fairlane_core::{JobSeq, Millis, TenantId};
 use fairlane_nats::records::Slot;
 use fairlane_nats::{Nats, Original, Records, StoredMessage, owner};
-use fairlane_runtime::Metrics;
 use fairlane_runtime::metrics::Outcome;
+use fairlane_runtime::spans::{self, Fate, JobSpan, SpanKind, Tags};
+use fairlane_runtime::{Metrics, TraceContext};
 use fairlane_wire::lease::Lease;
 use fairlane_wire::record::Standing;
 use fairlane_wire::{DeadReason, Ended, Failure, JobHeaders, JobRecord, Letter, Namespace, Phase};
@@ -58,6 +59,7 @@ pub(crate) async fn put_aside(
         }
     };
     if let Some(record) = over {
+        let _span = job.span(&record);
         job.send_letter(nats, &record, now).await?;
         job.forget_body(nats, &record).await;
         let (to, ended) = (&job.headers.callback, Ended::of(&record, Some(seq.0)));
@@ -133,6 +135,26 @@ impl Job {
             priority,
             headers,
         })
+    }
+
+    /// The end of the job in its trace, which is worth sending if it failed.
+    fn span(&self, record: &JobRecord) -> JobSpan {
+        let headers = &self.headers;
+        let trace = headers.traceparent.as_deref();
+        let trace =
+            trace.and_then(|parent| TraceContext::parse(parent, headers.tracestate.as_deref()));
+        let tags = Tags::default()
+            .text("job", headers.job.as_str())
+            .text("tenant", self.tenant.as_str())
+            .text("kind", headers.kind.as_str())
+            .word("priority", self.priority.as_str())
+            .text("pool", headers.pool.as_str());
+        let mut span = JobSpan::start("put aside", SpanKind::Internal, trace.as_ref(), &tags);
+        if let (Some(failure), Some(trace)) = (&record.failure, &trace) {
+            span.fail(failure.reason.as_str());
+            spans::tell(trace, Fate::Failed);
+        }
+        span
     }
 
     fn first_record(&self) -> JobRecord {

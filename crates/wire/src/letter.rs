@@ -122,7 +122,7 @@ impl Letter {
         at_ms: u64,
     ) -> Self {
         let redrive = headers.redrive.as_ref();
-        Self {
+        let letter = Self {
             attempts: record.attempts,
             deliveries: record.deliveries,
             tries: record.tries.clone(),
@@ -138,7 +138,15 @@ impl Letter {
                 at_ms,
             )
         }
-        .traced(headers.traceparent.as_deref())
+        .traced(headers.traceparent.as_deref());
+        match &record.trace_id {
+            // It may have been put off to the next day, and have another trace since.
+            Some(trace_id) => Self {
+                trace_id: Some(trace_id.clone()),
+                ..letter
+            },
+            None => letter,
+        }
     }
 
     /// The same letter, read from message `seq` on `subject`.

@@ -378,6 +378,12 @@ impl Namespace {
         format!("{}.ctl.cancel", self.lower)
     }
 
+    /// Where processes hear of traces that are to be sent although they were not chosen.
+    #[must_use]
+    pub fn trace_subject(&self) -> String {
+        format!("{}.ctl.trace", self.lower)
+    }
+
     /// Where workers announce themselves and their free slots; the leader listens.
     #[must_use]
     pub fn ready_subject(&self) -> String {
@@ -502,6 +508,8 @@ pub mod header {
     pub const TRACEPARENT: &str = "traceparent";
     /// W3C trace context, vendor part.
     pub const TRACESTATE: &str = "tracestate";
+    /// The traceparent of what a submission comes from, whose trace is not its own: sent again, made again.
+    pub const TRACE_LINK: &str = "Fl-Trace-Link";
     /// Deduplication id within a stream.
     pub const MSG_ID: &str = "Nats-Msg-Id";
     /// Expected revision of a key.

@@ -324,6 +324,12 @@ pub struct JobRecord {
     /// Sequence of the dead letter that was sent again as this run of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redrive_of: Option<u64>,
+    /// The trace of the job: 32 hexadecimal digits. One that was put off to the next day has a new one then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+    /// The span of that trace under which the job runs: 16 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub span_id: Option<String>,
     /// The upstream's message, once done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
@@ -393,6 +399,8 @@ impl JobRecord {
             cost_usd: None,
             tries: Vec::new(),
             redrive_of: None,
+            trace_id: None,
+            span_id: None,
             result: None,
             result_claim: None,
             body_claim: None,
@@ -412,6 +420,19 @@ impl JobRecord {
         self.kind = Some(kind.to_string());
         self.priority = Some(priority.as_str().to_owned());
         self.model = Some(model.to_string());
+        self
+    }
+
+    /// Adds where the job is in its trace, from a W3C `traceparent`.
+    #[must_use]
+    pub fn traced(mut self, traceparent: Option<&str>) -> Self {
+        let parts: Option<Vec<&str>> = traceparent.map(|parent| parent.split('-').collect());
+        if let Some([_, trace, span, ..]) = parts.as_deref()
+            && (trace.len(), span.len()) == (32, 16)
+        {
+            self.trace_id = Some((*trace).to_owned());
+            self.span_id = Some((*span).to_owned());
+        }
         self
     }
 

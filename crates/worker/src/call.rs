@@ -1,6 +1,7 @@
 //! The call while its lease is renewed.
 
 use fairlane_claude::{CallReport, Progress};
+use fairlane_runtime::TraceContext;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -22,17 +23,18 @@ pub(crate) enum Called {
     Unsendable(fairlane_claude::RequestError),
 }
 
-/// Makes the call. Renews the lease on time; gives the call up when the lease is lost, when `stop` asks
+/// Makes the call, at a place of the job's trace. Renews the lease on time; gives the call up when the lease is lost, when `stop` asks
 /// for it, or when `off`, which runs beside it, comes to its end.
 pub(crate) async fn run(
     context: &Context,
     lease: &mut Held,
     request: &Request,
+    trace: Option<&TraceContext>,
     stop: &CancellationToken,
     off: impl Future<Output = ()>,
     on_progress: impl FnMut(Progress<'_>),
 ) -> Called {
-    let prepared = match request.prepare(&lease.credit) {
+    let prepared = match request.prepare(&lease.credit, trace) {
         Ok(prepared) => prepared,
         Err(error) => return Called::Unsendable(error),
     };

@@ -10,6 +10,7 @@ mod end;
 mod fallback;
 mod live;
 mod steps;
+mod traced;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +24,9 @@ use fairlane_core::price::{Usage, Usd};
 use fairlane_core::{JobSeq, Millis, ModelId, WorkerId};
 use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::{Nats, Records, Revision, Slot, StoredMessage};
-use fairlane_runtime::Metrics;
 use fairlane_runtime::metrics::Destination;
+use fairlane_runtime::spans::JobSpan;
+use fairlane_runtime::{Metrics, TraceContext};
 use fairlane_wire::lease::{Credit, DeliveryOutcome, Grant, ParkReason};
 use fairlane_wire::submission::StopReasons;
 use fairlane_wire::{
@@ -35,6 +37,7 @@ use tracing::Instrument;
 
 use crate::books::{self, Asked};
 use crate::call::{self, Called};
+use crate::chat;
 use crate::lease::Held;
 use crate::models::Models;
 use crate::options::Options;
@@ -43,6 +46,7 @@ use crate::request::{Plan, Request};
 use crate::schema::Schema;
 use crash::Point;
 use live::{InHand, Live};
+use traced::Traced;
 
 /// What deliveries share.
 pub(crate) struct Context {
@@ -88,8 +92,14 @@ impl Context {
 /// Turns of one job in one delivery; a server-side tool loop pauses now and then.
 const TURNS_MAX: u32 = 10;
 
-/// Runs one delivery. Never fails: whatever cannot be finished here ends with its lease.
-pub(crate) async fn run(context: Arc<Context>, grant: Grant, stop: CancellationToken) {
+/// Runs one delivery, whose grant is at a place of the job's trace if it said so. Never fails: whatever cannot be
+/// finished here ends with its lease.
+pub(crate) async fn run(
+    context: Arc<Context>,
+    grant: Grant,
+    granted: Option<TraceContext>,
+    stop: CancellationToken,
+) {
     let Grant {
         credit,
         revision,
@@ -123,16 +133,13 @@ pub(crate) async fn run(context: Arc<Context>, grant: Grant, stop: CancellationT
         lease,
         stop,
         off,
+        traced: Traced::default(),
     };
     match (message, slot) {
         (Ok(None), _) => delivery.release(DeliveryOutcome::Gone, None).await,
         (Ok(Some(message)), Ok(slot)) => {
-            let span = tracing::info_span!(
-                "fairlane.delivery",
-                tenant = %credit.tenant, job = %credit.job, delivery = credit.delivery,
-                priority = %credit.priority, pool = %credit.pool,
-            );
-            parent(&span, &message);
+            let (traced, span) = Traced::begin(&credit, &message, slot.record.as_ref(), granted);
+            delivery.traced = traced;
             let metrics = &context.metrics;
             metrics.message_consumed(Destination::Jobs);
             let began = std::time::Instant::now();
@@ -140,6 +147,7 @@ pub(crate) async fn run(context: Arc<Context>, grant: Grant, stop: CancellationT
                 .instrument(span)
                 .await;
             metrics.message_processed(Destination::Jobs, began.elapsed().as_secs_f64());
+            delivery.traced.tell();
         }
         (Err(error), _) => {
             tracing::warn!(seq = credit.seq.0, %error, "cannot read a job");
@@ -163,19 +171,9 @@ pub(crate) async fn hand_back(context: Arc<Context>, grant: Grant) {
             lease,
             stop: CancellationToken::new(),
             off: CancellationToken::new(),
+            traced: Traced::default(),
         };
         delivery.release(DeliveryOutcome::Returned, None).await;
-    }
-}
-
-fn parent(span: &tracing::Span, message: &StoredMessage) {
-    let header = |name: &str| message.headers.get(name).map(|value| value.as_str());
-    let trace = header(fairlane_wire::header::TRACEPARENT).and_then(|parent| {
-        let state = header(fairlane_wire::header::TRACESTATE);
-        fairlane_runtime::TraceContext::parse(parent, state)
-    });
-    if let Some(trace) = trace {
-        trace.set_as_parent_of(span);
     }
 }
 
@@ -185,6 +183,8 @@ struct Delivery {
     stop: CancellationToken,
     /// The job was called off, they say; its record knows.
     off: CancellationToken,
+    /// Its place in the job's trace.
+    traced: Traced,
 }
 
 /// Leaves a job when its delivery ends, however it does.
@@ -306,6 +306,7 @@ impl Delivery {
         record.sequence = Some(message.seq);
         record.deliveries = record.deliveries.saturating_add(1).max(credit.delivery);
         record.started_ms.get_or_insert(now_ms());
+        let record = self.traced.note_in(record, &headers);
         let job = Job {
             message,
             headers,
@@ -392,7 +393,15 @@ impl Delivery {
             );
             self.context.reached(Point::BeforeCall).await;
             let listened = task.submission.stream.then(|| self.attempt(turn));
-            let called = Box::pin(self.one_call(&request, &mut live, listened)).await;
+            let mut span = self.traced.chat(&request, &task.job.record, turn);
+            let called = Box::pin(self.one_call(&request, &span, &mut live, listened)).await;
+            if let Called::Reported(report)
+            | Called::LeaseLost(report)
+            | Called::NotWanted(report) = &called
+            {
+                chat::tell(&mut span, report);
+            }
+            drop(span);
             self.context.reached(Point::Answered).await;
             let mut report = match called {
                 Called::Reported(report) => *report,
@@ -460,6 +469,7 @@ impl Delivery {
     async fn one_call(
         &mut self,
         request: &Request,
+        span: &JobSpan,
         live: &mut Live,
         listened: Option<String>,
     ) -> Called {
@@ -475,10 +485,12 @@ impl Delivery {
             }
             None => (None, None),
         };
+        let place = span.context();
         let call = Box::pin(call::run(
             &context,
             &mut self.lease,
             request,
+            place.as_ref(),
             &stop,
             live.follow(tokens),
             // The call takes the parts with it: their end is the teller's.

@@ -12,6 +12,7 @@
 //! | `lease` | the credit: start, renew, release, park |
 //! | `request` | the request that is sent, to which model |
 //! | `call` | the call under its lease |
+//! | `chat` | its span |
 //! | `parts` | the parts of an answer while it is written, for those who listen |
 //! | `count` | how many tokens a request has, for those who have no key |
 //! | `models` | what is known of the models, by the upstream's word too |
@@ -21,6 +22,7 @@
 
 mod books;
 mod call;
+mod chat;
 mod count;
 mod delivery;
 mod key;

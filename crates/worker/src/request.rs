@@ -118,7 +118,7 @@ pub(crate) struct Request {
     has_our_format: bool,
     api_version: Option<String>,
     betas: Vec<String>,
-    /// Where the job's trace came from; the call belongs to the delivery's part of it, if there is one.
+    /// Where the job's trace came from.
     trace: Option<TraceContext>,
 }
 
@@ -175,7 +175,23 @@ impl Request {
         }
     }
 
-    pub(crate) fn prepare(&self, credit: &Credit) -> Result<CallRequest, RequestError> {
+    /// The model it asks.
+    pub(crate) fn model(&self) -> &str {
+        let model = self.field("model").and_then(Value::as_str);
+        model.unwrap_or_default()
+    }
+
+    /// A field of its body.
+    pub(crate) fn field(&self, name: &str) -> Option<&Value> {
+        self.body.get(name)
+    }
+
+    /// The call of it, at `trace` if that is known, else where the job's trace came from.
+    pub(crate) fn prepare(
+        &self,
+        credit: &Credit,
+        trace: Option<&TraceContext>,
+    ) -> Result<CallRequest, RequestError> {
         let mut request = CallRequest::of(self.body.clone())
             .header("x-fairlane-tenant", credit.tenant.as_str())?
             .header("x-fairlane-job", credit.job.as_str())?
@@ -183,12 +199,12 @@ impl Request {
         if let Some(version) = &self.api_version {
             request = request.header("anthropic-version", version)?;
         }
-        if let Some(trace) = TraceContext::current().or_else(|| self.trace.clone()) {
+        if let Some(trace) = trace.or(self.trace.as_ref()) {
             let state = trace.tracestate().map(|state| ("tracestate", state));
             let parent = Some(("traceparent", trace.traceparent()));
             for (name, value) in parent.into_iter().chain(state) {
                 // A trace that cannot be passed on is no reason not to run the job.
-                if let Ok(with) = request.clone().header(name, value) {
+                if let Ok(with) = request.clone().header(name, &value) {
                     request = with;
                 }
             }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use fairlane_runtime::Shutdown;
 use fairlane_runtime::health::Check;
+use fairlane_runtime::{Shutdown, TraceContext};
+use fairlane_wire::header;
 use fairlane_wire::lease::{CalledOff, Grant, Ready};
 use futures::StreamExt;
 use tokio_util::task::TaskTracker;
@@ -97,9 +98,14 @@ fn accept(
     message: &async_nats::Message,
 ) {
     let Some(grant) = parse(message) else { return };
+    let headers = message.headers.as_ref();
+    let trace = headers.and_then(|headers| {
+        let parent = headers.get(header::TRACEPARENT)?;
+        TraceContext::parse(parent.as_str(), None)
+    });
     let context = context.clone();
     let stop = shutdown.stop_now().clone();
-    deliveries.spawn(delivery::run(context, grant, stop));
+    deliveries.spawn(delivery::run(context, grant, trace, stop));
 }
 
 fn hand_back(context: &Arc<Context>, deliveries: &TaskTracker, message: &async_nats::Message) {

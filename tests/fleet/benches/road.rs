@@ -19,14 +19,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use fairlane_claude::{ApiKey, CallRequest, Client, Options};
 use fairlane_core::{JobId, JobSeq, Priority, TenantId};
-use fairlane_fleet_tests::{Fleet, Process, Setup, cpu_seconds, job};
+use fairlane_fleet_tests::load::{TENANTS, processor, throughput};
+use fairlane_fleet_tests::{Fleet, Setup, job};
 use fairlane_nats::{HeaderMap, Nats, Records, Revision};
 use fairlane_wire::{JobRecord, Namespace, Phase, key_hash};
 use futures::{StreamExt, stream};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fairlane-under-test");
 const LATENCY_JOBS: usize = 500;
-const TENANTS: usize = 100;
 const PARALLEL: usize = 256;
 
 #[tokio::main]
@@ -48,7 +48,7 @@ async fn main() {
     let fleet = Fleet::start(PROGRAM, setup()).await;
     latency(&fleet).await;
     let before = processor(&fleet);
-    let fairlane = throughput(&fleet, jobs).await;
+    let fairlane = throughput(&fleet, "job", jobs).await;
     print_processor("fairlane", &before, &processor(&fleet), jobs);
     println!(
         "fairlane     {fairlane:>8.0} jobs/s  ({jobs} jobs, {TENANTS} tenants, 2 workers x 128 slots)"
@@ -70,21 +70,6 @@ async fn main() {
     print_processor("bare loop", &before, &processor(&bare), jobs);
     println!("bare loop    {loop_rate:>8.0} jobs/s  ({PARALLEL} at a time)");
     println!("ratio        {:>8.2}", fairlane / loop_rate);
-}
-
-/// Processor seconds used so far, by part. The bench itself includes the simulator.
-fn processor(fleet: &Fleet) -> [(&'static str, f64); 5] {
-    let of = |processes: &[Process]| processes.iter().map(|one| cpu_seconds(one.pid())).sum();
-    [
-        (
-            "nats-server",
-            fleet.nats.server.pid().map_or(0.0, cpu_seconds),
-        ),
-        ("producer", of(&fleet.producers)),
-        ("schedulers", of(&fleet.schedulers)),
-        ("workers", of(&fleet.workers)),
-        ("bench and simulator", cpu_seconds(std::process::id())),
-    ]
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a few thousand jobs")]
@@ -139,37 +124,6 @@ fn now_micros() -> i64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)
-}
-
-async fn throughput(fleet: &Fleet, jobs: usize) -> f64 {
-    let before = fleet.sim.stats().totals.calls;
-    let began = Instant::now();
-    stream::iter(0..jobs)
-        .for_each_concurrent(PARALLEL, |number| async move {
-            let tenant = format!("tenant-{}", number % TENANTS);
-            fleet
-                .publish(&tenant, job(&format!("job-{number}"), "tags"))
-                .await;
-        })
-        .await;
-    // A job leaves the stream when everything about it is stored; its credit goes right after.
-    let mut stream = fleet
-        .client()
-        .jetstream
-        .get_stream(fleet.client().names.jobs_stream())
-        .await
-        .expect("the job stream");
-    loop {
-        let called = fleet.sim.stats().totals.calls >= before + jobs as u64;
-        if called && stream.info().await.expect("its state").state.messages == 0 {
-            return jobs as f64 / began.elapsed().as_secs_f64();
-        }
-        assert!(
-            began.elapsed() < Duration::from_secs(300),
-            "the fleet does not get on"
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }
 
 /// The same work without a fleet.

@@ -4,6 +4,8 @@
 //! without asking anybody. Everything else is what a user would run.
 
 mod books;
+mod collector;
+pub mod load;
 mod process;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +18,7 @@ use fairlane_support::{TestNats, eventually};
 use fairlane_wire::{JobRecord, Phase};
 
 pub use books::Books;
+pub use collector::{Collector, Seen};
 pub use process::{Process, cpu_seconds};
 
 /// How long a fleet may take for something that takes it seconds.

@@ -67,7 +67,7 @@ pub(crate) enum Ended {
 
 pub(crate) async fn run(globals: &Globals, args: SubmitArgs) -> Outcome {
     let target = Target::load(globals)?;
-    let _logs = target.quiet_logs("submit")?;
+    let telemetry = target.quiet_logs_and_traces("submit")?;
     let (file, source) = open(&args.file)?;
     let create = |path: &Path| create(path, source.as_ref());
     let failures = args.failures.as_deref().map(create).transpose()?;
@@ -85,7 +85,9 @@ pub(crate) async fn run(globals: &Globals, args: SubmitArgs) -> Outcome {
         failures,
     };
     let progress = Progress::start();
-    let (summary, ended) = submit(&nats, file, plan, &mut signals, progress).await?;
+    let submitted = submit(&nats, file, plan, &mut signals, progress).await;
+    telemetry.shutdown().await;
+    let (summary, ended) = submitted?;
     match args.output.format {
         Format::Text => print(summary.text(Paint::for_data(globals.color)))?,
         Format::Json => print_json(&summary)?,

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use fairlane_core::JobId;
 use fairlane_nats::payloads::PayloadError;
 use fairlane_nats::{HeaderMap, Jobs, Nats, Payloads, PendingWrite, Stored, WriteError};
+use fairlane_runtime::spans::{self, JobSpan, SpanKind, Tags};
 use fairlane_wire::header;
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -157,7 +158,12 @@ impl Publisher {
             headers.insert(header::CLAIM, name);
             payload = Bytes::new();
         }
+        let span = span(parcel);
+        if let Some(trace) = span.context() {
+            headers.insert(header::TRACEPARENT, trace.traceparent());
+        }
         Ok(Message {
+            span,
             subject: self.nats.names.submit_subject(&parcel.tenant),
             id: format!("submit-{id}"),
             headers,
@@ -166,7 +172,27 @@ impl Publisher {
     }
 }
 
+/// Begins the trace of a job, if traces are sent.
+fn span(parcel: &Parcel) -> JobSpan {
+    if !spans::are_on() {
+        return JobSpan::none();
+    }
+    let bytes = u64::try_from(parcel.body.len()).unwrap_or(u64::MAX);
+    let tags = Tags::default()
+        .text("tenant", parcel.tenant.as_str())
+        .text("job", parcel.job.as_str())
+        .number("line", parcel.line)
+        .word("messaging.system", "nats")
+        .word("messaging.operation.name", "submit")
+        .word("messaging.operation.type", "send")
+        .word("messaging.destination.name", "fl.submit")
+        .number("messaging.message.body.size", bytes);
+    JobSpan::start("submit fl.submit", SpanKind::Producer, None, &tags)
+}
+
 struct Message {
+    /// Ends when the message is stored or given up.
+    span: JobSpan,
     subject: String,
     id: String,
     headers: HeaderMap,
@@ -182,7 +208,7 @@ impl Message {
 
     /// Waits for the ack and repeats what may pass.
     async fn see_through(
-        &self,
+        mut self,
         jobs: &Jobs,
         first: Result<PendingWrite, WriteError>,
     ) -> Result<Stored, WriteError> {
@@ -197,7 +223,11 @@ impl Message {
                 Err(error) if attempt < TRIES_MAX && !is_of_the_message(&error) => {
                     tracing::debug!(%error, attempt, "publishing again");
                 }
-                Ok(_) | Err(_) => return outcome,
+                Ok(_) => return outcome,
+                Err(_) => {
+                    self.span.fail("not_published");
+                    return outcome;
+                }
             }
             tokio::time::sleep(pause).await;
             pause *= 2;

@@ -27,6 +27,8 @@ pub struct Arrival {
     pub stored_ms: u64,
     /// The trace it belongs to, if it came with a valid one.
     pub trace: Option<TraceContext>,
+    /// The place in an earlier trace that it comes from.
+    pub trace_link: Option<TraceContext>,
     /// The dead letter that it sends again.
     pub redrive: Option<Redrive>,
     /// The job that it comes from, if it is made from one.
@@ -68,6 +70,7 @@ impl Arrival {
             stored_ms,
             trace: get(header::TRACEPARENT)
                 .and_then(|parent| TraceContext::parse(parent, get(header::TRACESTATE))),
+            trace_link: get(header::TRACE_LINK).and_then(|link| TraceContext::parse(link, None)),
             redrive: get(header::REDRIVE).and_then(Redrive::parse),
             // What comes after a job that failed is for us to find out.
             parent: get(header::PARENT)

@@ -165,7 +165,7 @@ impl Intake {
             parent: arrival.parent.clone(),
             key: job.idempotency_key.clone(),
             truncated: arrival.truncated.clone(),
-            ..record
+            ..record.traced(Some(&trace.traceparent()))
         };
         match self.headers(arrival, tenant, &job, id, trace, now_ms) {
             Ok(mut headers) => {
@@ -340,8 +340,8 @@ impl Intake {
             truncated: arrival.truncated.clone(),
             original: None,
             callback,
-            traceparent: Some(trace.traceparent().to_owned()),
-            tracestate: trace.tracestate().map(str::to_owned),
+            traceparent: Some(trace.traceparent()),
+            tracestate: trace.tracestate(),
         })
     }
 }
@@ -436,5 +436,5 @@ fn letter(
         ..Letter::new(tenant, job, failure, now_ms)
     }
     .read_from(&arrival.subject, arrival.seq)
-    .traced(trace)
+    .traced(trace.as_deref())
 }

@@ -127,7 +127,7 @@ fn an_accepted_job_says_everything_in_its_headers() {
     let record = String::from_utf8(accept.record.to_json(&Namespace::default())).unwrap();
     assert_eq!(
         record,
-        r#"{"tenant":"acme","job":"a-1","phase":"queued","kind":"tagging","priority":"critical","model":"claude-haiku-4-5-20251001","attempts":0,"deliveries":0,"ambiguous":0,"accepted_ms":1700000000000}"#
+        r#"{"tenant":"acme","job":"a-1","phase":"queued","kind":"tagging","priority":"critical","model":"claude-haiku-4-5-20251001","attempts":0,"deliveries":0,"ambiguous":0,"accepted_ms":1700000000000,"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","span_id":"00f067aa0ba902b7"}"#
     );
 }
 

@@ -19,10 +19,25 @@ pub(crate) const ENV_PREFIX: &str = "FAIRLANE__";
 const ENV_SEPARATOR: &str = "__";
 
 /// Names other tools have agreed on, read as the weakest of the environment variables.
-const ENV_ALIASES: &[(&str, &str)] = &[(
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "FAIRLANE__TELEMETRY__OTLP_ENDPOINT",
-)];
+const ENV_ALIASES: &[(&str, &str)] = &[
+    (
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "FAIRLANE__TELEMETRY__OTLP_ENDPOINT",
+    ),
+    (
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+        "FAIRLANE__TELEMETRY__OTLP_PROTOCOL",
+    ),
+    (
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        "FAIRLANE__TELEMETRY__OTLP_HEADERS",
+    ),
+    ("OTEL_TRACES_SAMPLER", "FAIRLANE__TELEMETRY__SAMPLER"),
+    (
+        "OTEL_TRACES_SAMPLER_ARG",
+        "FAIRLANE__TELEMETRY__SAMPLER_ARG",
+    ),
+];
 
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {

@@ -26,8 +26,8 @@ use config::{File, FileFormat, Source, Value, ValueKind};
 pub use error::{ConfigError, Origin, Problem};
 pub use settings::{
     Breaker, Claude, Costs, Demotion, Fallback, JobKind, Limits, LogFormat, MASK, Model, Nats,
-    PoolLimits, Price, Producer, Results, Scheduler, Secret, Settings, Telemetry, Tenant, Weights,
-    Worker,
+    OtlpProtocol, PoolLimits, Price, Producer, Results, Sampler, Scheduler, Secret, Settings,
+    Telemetry, Tenant, Weights, Worker,
 };
 
 use layer::{KeyPath, Layer, dotted};

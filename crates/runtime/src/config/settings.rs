@@ -59,6 +59,59 @@ pub enum LogFormat {
     Json,
 }
 
+/// How an OTLP collector is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OtlpProtocol {
+    /// Protobuf over HTTP.
+    #[serde(rename = "http/protobuf")]
+    Http,
+    /// gRPC.
+    #[serde(rename = "grpc")]
+    Grpc,
+}
+
+/// Which traces are chosen where they begin, in the standard's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sampler {
+    /// All.
+    #[serde(rename = "always_on")]
+    AlwaysOn,
+    /// None.
+    #[serde(rename = "always_off")]
+    AlwaysOff,
+    /// A part, by their ids.
+    #[serde(rename = "traceidratio")]
+    Ratio,
+    /// As the publisher says; all of the others.
+    #[serde(rename = "parentbased_always_on")]
+    ParentBasedAlwaysOn,
+    /// As the publisher says; none of the others.
+    #[serde(rename = "parentbased_always_off")]
+    ParentBasedAlwaysOff,
+    /// As the publisher says; a part of the others.
+    #[serde(rename = "parentbased_traceidratio")]
+    ParentBasedRatio,
+}
+
+impl Sampler {
+    const WORDS: &[&str] = &[
+        "always_on",
+        "always_off",
+        "traceidratio",
+        "parentbased_always_on",
+        "parentbased_always_off",
+        "parentbased_traceidratio",
+    ];
+
+    /// Whether a publisher's choice counts.
+    pub fn heeds_parent(self) -> bool {
+        match self {
+            Self::AlwaysOn | Self::AlwaysOff | Self::Ratio => false,
+            Self::ParentBasedAlwaysOn | Self::ParentBasedAlwaysOff | Self::ParentBasedRatio => true,
+        }
+    }
+}
+
 const fn whole(min: u64, max: u64) -> Kind {
     Kind::Leaf(Rule::Whole { min, max })
 }
@@ -443,9 +496,29 @@ described! {
         log: String = "info".to_owned(), Kind::Leaf(Rule::Text);
         /// `auto` is text on a terminal and JSON otherwise.
         log_format: LogFormat = LogFormat::Auto, Kind::Leaf(Rule::Choice(&["auto", "text", "json"]));
-        /// OTLP collector for traces over HTTP, such as http://jaeger:4318. Unset: no traces are sent. The standard
-        /// variable OTEL_EXPORTER_OTLP_ENDPOINT is read too; FAIRLANE__TELEMETRY__OTLP_ENDPOINT wins over it.
+        /// OTLP collector for traces, such as http://jaeger:4318. Unset: no traces are sent. The standard variables
+        /// OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _HEADERS, OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG are
+        /// read too; FAIRLANE__TELEMETRY__OTLP_ENDPOINT and so on win over them.
         otlp_endpoint: Option<String> = None, Kind::Optional(Rule::Url(&["http", "https"]));
+        /// How the collector is spoken to: protobuf over HTTP (as a rule at port 4318), or gRPC (4317).
+        otlp_protocol: OtlpProtocol = OtlpProtocol::Http, Kind::Leaf(Rule::Choice(&["http/protobuf", "grpc"]));
+        /// Headers for the collector, `name=value` comma separated, values percent-encoded. Secret.
+        otlp_headers: Option<Secret> = None, Kind::Optional(Rule::Secret);
+        /// Which traces are sent, in the words of OTEL_TRACES_SAMPLER. `parentbased_...` heeds the publisher's choice.
+        sampler: Sampler = Sampler::ParentBasedRatio, Kind::Leaf(Rule::Choice(Sampler::WORDS));
+        /// Part of the traces that is sent, for the samplers with a ratio.
+        sampler_arg: f64 = 1.0, Kind::Leaf(Rule::Number { min: 0.0, max: 1.0 });
+        /// Whether traces of jobs that fail, or fail in passing, are sent although they were not chosen: `yes` or `no`.
+        keep_failed: String = "yes".to_owned(), Kind::Leaf(Rule::Choice(YES_NO));
+        /// Traces of jobs that take longer, from acceptance to outcome, are sent although they were not chosen;
+        /// milliseconds by priority, 0 for none.
+        keep_slow_critical_ms: u64 = 2_000, whole(0, 365 * DAY_MS);
+        keep_slow_standard_ms: u64 = 6_000, whole(0, 365 * DAY_MS);
+        keep_slow_batch_ms: u64 = 120_000, whole(0, 365 * DAY_MS);
+        /// Whether prompts and answers stand in the spans of calls: `yes` or `no`. Whoever sees traces sees them then.
+        content: String = "no".to_owned(), Kind::Leaf(Rule::Choice(YES_NO));
+        /// Of each prompt and answer, this many characters at most.
+        content_chars_max: u64 = 4_000, whole(1, 1_000_000);
     }
 }
 

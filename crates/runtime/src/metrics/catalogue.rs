@@ -206,6 +206,8 @@ catalogue! {
         ["messaging_system", "messaging_operation_name", "messaging_destination_template"], [Producer, Worker],
         "messaging.process.duration: time from taking a submission, or beginning a job, to being done with it.";
 
+    SPANS_DROPPED = Counter "fairlane_spans_dropped_total" "{span}" ["reason"], [All],
+        "Spans of traces that were dropped: no_room (the collector is too slow) or not_taken (it refused them, or did not answer).";
     BUILD_INFO = Gauge "fairlane_build_info" "1" ["version", "role"], [All], "Always 1; says what runs.";
 }
 

@@ -22,7 +22,8 @@ use calls::Calls;
 pub use calls::{CallEnded, TokensUsed};
 use catalogue::{
     BUILD_INFO, CALLBACKS, DEAD_LETTERS, DEAD_LETTERS_EXPIRING, JOBS, LEADER, MESSAGING_CONSUMED,
-    MESSAGING_PROCESS, MESSAGING_SENT, STREAM_BYTES, STREAM_FILL, STREAM_MESSAGES, WEBHOOK,
+    MESSAGING_PROCESS, MESSAGING_SENT, SPANS_DROPPED, STREAM_BYTES, STREAM_FILL, STREAM_MESSAGES,
+    WEBHOOK,
 };
 pub use catalogue::{CATALOGUE, MetricDef, MetricKind};
 pub use labels::{
@@ -84,6 +85,7 @@ pub struct Metrics {
     leading: Leading,
     jobs: IntCounterVec,
     callbacks: IntCounterVec,
+    spans_dropped: IntCounterVec,
     webhook: IntCounterVec,
     dead_letters: IntGaugeVec,
     dead_letters_expiring: IntGaugeVec,
@@ -115,6 +117,7 @@ impl Metrics {
             leading: Leading::new(&registry, tenants),
             jobs: counter(&registry, JOBS),
             callbacks: counter(&registry, CALLBACKS),
+            spans_dropped: counter(&registry, SPANS_DROPPED),
             webhook: counter(&registry, WEBHOOK),
             dead_letters: gauge(&registry, DEAD_LETTERS),
             dead_letters_expiring: gauge(&registry, DEAD_LETTERS_EXPIRING),
@@ -186,6 +189,13 @@ impl Metrics {
     /// Books one try at delivering a callback.
     pub fn callback(&self, outcome: CallbackOutcome) {
         self.callbacks.with_label_values(&[outcome.label()]).inc();
+    }
+
+    /// Books spans that were dropped.
+    pub fn spans_dropped(&self, reason: &str, count: u64) {
+        self.spans_dropped
+            .with_label_values(&[reason])
+            .inc_by(count);
     }
 
     /// Books what became of a message to the webhook.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use fairlane_core::scheduler::{self as core, Event};
 use fairlane_nats::{Bucket, Confirmed, Content, Nats, Revision, WriteError};
-use fairlane_wire::Namespace;
+use fairlane_runtime::spans::JobSpan;
 use fairlane_wire::lease::{Credit, Grant, Lease};
+use fairlane_wire::{Namespace, header};
 
 use crate::convert;
 
@@ -15,6 +16,10 @@ pub(super) struct Granting {
     pub(super) credits: Bucket,
     /// Life of the credit until its worker begins.
     pub(super) ttl: Duration,
+    /// Where its worker hears of it.
+    pub(super) subject: String,
+    /// The grant in the job's trace, if that is known.
+    pub(super) span: Option<JobSpan>,
 }
 
 /// Why a credit is not stored.
@@ -28,7 +33,7 @@ enum NotStored {
 
 impl Granting {
     /// What became of it, as an event for the core.
-    pub(super) async fn run(self, credit: core::Credit, expected: Revision) -> Event {
+    pub(super) async fn run(mut self, credit: core::Credit, expected: Revision) -> Event {
         let seq = credit.seq;
         let credit = convert::credit_to_wire(credit);
         match self.store(&credit, expected).await {
@@ -39,8 +44,20 @@ impl Granting {
                     revision: revision.0,
                 }
             }
-            Err(NotStored::Refused) => Event::GrantRefused { seq },
-            Err(NotStored::Failed) => Event::GrantFailed { seq },
+            Err(NotStored::Refused) => {
+                self.failed("refused");
+                Event::GrantRefused { seq }
+            }
+            Err(NotStored::Failed) => {
+                self.failed("not_stored");
+                Event::GrantFailed { seq }
+            }
+        }
+    }
+
+    fn failed(&mut self, why: &str) {
+        if let Some(span) = &mut self.span {
+            span.fail(why);
         }
     }
 
@@ -79,7 +96,6 @@ impl Granting {
     }
 
     async fn send(&self, credit: Credit, revision: Revision) {
-        let subject = self.nats.names.credit_subject(&credit.worker);
         let ttl_ms = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
         let grant = Grant {
             credit,
@@ -88,7 +104,18 @@ impl Granting {
         };
         let body = serde_json::to_vec(&grant).expect("a grant is plain data");
         // If it is lost, the credit ends unstarted and is granted again.
-        if let Err(error) = self.nats.client.publish(subject, body.into()).await {
+        let (client, subject) = (&self.nats.client, self.subject.clone());
+        let trace = self.span.as_ref().and_then(JobSpan::context);
+        let sent = match trace {
+            Some(trace) => {
+                let mut headers = async_nats::HeaderMap::new();
+                headers.insert(header::TRACEPARENT, trace.traceparent());
+                let sent = client.publish_with_headers(subject, headers, body.into());
+                sent.await
+            }
+            None => client.publish(subject, body.into()).await,
+        };
+        if let Err(error) = sent {
             tracing::warn!(%error, "cannot send a credit to its worker");
         }
     }
@@ -132,6 +159,8 @@ mod tests {
             nats: server.nats.clone(),
             credits: credits.clone(),
             ttl,
+            subject: "fl.ctl.credit.w".to_owned(),
+            span: None,
         };
         let gone = Revision(5);
         assert_eq!(

@@ -18,6 +18,7 @@ mod reconcile;
 mod silence;
 #[cfg(test)]
 mod testing;
+mod traces;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +48,7 @@ use grant::Granting;
 use picture::{Lanes, taken};
 use reconcile::{Answer, Reconcile};
 use silence::Silence;
+use traces::Traces;
 
 /// What a term needs.
 pub(crate) struct Shell {
@@ -104,6 +106,7 @@ struct Leader {
     reconcile: Reconcile,
     ages: Ages,
     silence: Silence,
+    traces: Traces,
     /// How far the search for stranded jobs has come.
     searched: Option<JobSeq>,
     ready: async_nats::Subscriber,
@@ -165,6 +168,7 @@ impl Leader {
             reconcile: Reconcile::new(),
             ages: Ages::default(),
             silence: Silence::default(),
+            traces: Traces::default(),
             searched: None,
             ready: ready.context("cannot listen for workers")?,
             questions: questions.context("cannot listen for questions")?,
@@ -261,6 +265,7 @@ impl Leader {
     fn apply(&mut self, event: Event) {
         let now = self.shell.clock.now();
         self.silence.hear(&event, now);
+        self.traces.hear(&event, now);
         self.core.handle(now, event);
     }
 
@@ -287,7 +292,10 @@ impl Leader {
             match effect {
                 Effect::Grant { credit, expected } => {
                     self.granted(&credit, now);
+                    let subject = self.shell.nats.names.credit_subject(&credit.worker);
                     let grant = Granting {
+                        span: self.traces.granted(&credit, &subject, now),
+                        subject,
                         nats: self.shell.nats.clone(),
                         credits: self.credits.clone(),
                         ttl: self.shell.options.unstarted_ttl,

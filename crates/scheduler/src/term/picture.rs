@@ -129,6 +129,7 @@ impl Leader {
                 IndexEvent::Item(item) => {
                     self.lanes.shown[priority.index()] = item.seq;
                     self.ages.saw(item.seq, item.stored_ms);
+                    self.traces.saw(&item);
                     self.job(&item);
                 }
                 IndexEvent::Current => self.complete(priority),

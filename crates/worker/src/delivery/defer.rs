@@ -95,6 +95,7 @@ impl Delivery {
         record.failure = None;
         // It begins anew then.
         record.attempts = 0;
+        self.traced.failed(call.verdict.reason.as_str(), false);
         tracing::info!(phase = phase.as_str(), until_ms, "overloaded for too long");
         let (saved, ()) = tokio::join!(
             self.save(record, revision, &headers),

@@ -98,10 +98,13 @@ impl Delivery {
         }
         let body_is_kept = record.body_claim.is_some();
         let ended = Ended::of(&record, Some(message.seq));
+        let span = self.traced.result(&record);
+        self.traced.done(&record, self.lease.credit.priority);
         let (saved, ()) = tokio::join!(
             self.save(record, revision, &headers),
             self.book(&headers, &call),
         );
+        drop(span);
         self.context.reached(Point::Recorded).await;
         match saved {
             Saved::Ours => self.done(&headers),
@@ -186,6 +189,7 @@ impl Delivery {
         record.retry_reason = None;
         record.model_used = call.as_ref().and_then(|call| call.report.model.clone());
         record.failure = Some(failure.clone());
+        self.traced.failed(failure.reason.as_str(), true);
         let tenant = &self.credit().tenant;
         let letter = Letter::of_job(tenant, &headers, &record, failure, now_ms())
             .read_from(&message.subject, message.seq);
@@ -199,11 +203,13 @@ impl Delivery {
         let ended = Ended::of(&record, Some(message.seq));
         // The record decides whether this is the outcome. Until the letter is there as well, the job
         // stays, and whoever gets it next writes the letter.
+        let span = self.traced.result(&record);
         let (saved, ()) = tokio::join!(self.save(record, revision, &headers), async {
             if let Some(call) = &call {
                 self.book(&headers, call).await;
             }
         });
+        drop(span);
         self.context.reached(Point::Recorded).await;
         match saved {
             Saved::Ours => {}
@@ -271,9 +277,11 @@ impl Delivery {
                 buried.map_err(|error| error.to_string())
             })
             .await;
+        // Its message may repeat parts of the request, and stays in the letter.
         tracing::info!(
             reason = letter.failure.reason.as_str(),
-            message = letter.failure.message,
+            detail = letter.failure.detail,
+            fingerprint = letter.fingerprint,
             "dead letter"
         );
         buried.is_some()
@@ -288,6 +296,7 @@ impl Delivery {
         } = task.job;
         let now = now_ms();
         let until_ms = now + retry.after_ms;
+        self.traced.failed(call.verdict.reason.as_str(), false);
         record.phase = Phase::Retrying;
         record.attempts = retry.history.attempts;
         record.ambiguous = retry.history.ambiguous;
@@ -412,6 +421,7 @@ impl Delivery {
     }
 
     pub(super) async fn end(&mut self, settlement: &Settlement, end: End) {
+        let _span = self.traced.settle(settlement.outcome);
         let mut wait = REPEAT_AFTER;
         loop {
             let ended = match end {

@@ -335,7 +335,12 @@ impl Matrix {
         for delivery in 1..=2 * ATTEMPTS_MAX + 2 {
             let context = self.context(crash);
             let grant = self.grant(&context, case, seq, delivery).await;
-            let run = Box::pin(super::run(context.clone(), grant, CancellationToken::new()));
+            let run = Box::pin(super::run(
+                context.clone(),
+                grant,
+                None,
+                CancellationToken::new(),
+            ));
             tokio::select! {
                 () = run => {}
                 () = context.crashed.notified() => {
@@ -531,7 +536,7 @@ async fn a_worker_that_dies_during_the_call_is_followed_by_one_more_call() {
         let seq = matrix.publish(&case).await;
         let context = matrix.context(None);
         let grant = matrix.grant(&context, &case, seq, 1).await;
-        let run = Box::pin(super::run(context, grant, CancellationToken::new()));
+        let run = Box::pin(super::run(context, grant, None, CancellationToken::new()));
         let under_way = eventually(PATIENCE, "a call", || async {
             (matrix.sim.stats().in_flight == 1)
                 .then_some(())
@@ -549,7 +554,7 @@ async fn a_worker_that_dies_during_the_call_is_followed_by_one_more_call() {
         .await;
         let context = matrix.context(None);
         let grant = matrix.grant(&context, &case, seq, 2).await;
-        Box::pin(super::run(context, grant, CancellationToken::new())).await;
+        Box::pin(super::run(context, grant, None, CancellationToken::new())).await;
         let record = matrix.record_of(&case, seq).await;
         assert_eq!((record.phase, record.attempts), (Phase::Done, 1));
         assert_eq!(matrix.calls()[id], 2, "{trouble}");

@@ -81,6 +81,7 @@ impl World {
             lease: lease.unwrap(),
             stop: CancellationToken::new(),
             off: CancellationToken::new(),
+            traced: Traced::default(),
         };
         Self {
             server,
