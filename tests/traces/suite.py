@@ -75,15 +75,20 @@ def jaeger(program, dir):
     names = [
         "collector.otlp.grpc.host-port", "collector.otlp.http.host-port", "query.http-server.host-port",
         "query.grpc-server.host-port", "collector.grpc-server.host-port", "collector.http-server.host-port",
-        "admin.http.host-port", "http-server.host-port",
-        "processor.jaeger-binary.server-host-port", "processor.jaeger-compact.server-host-port",
-        "processor.zipkin-compact.server-host-port",
+        "admin.http.host-port",
     ]
     at = {name: f"127.0.0.1:{port}" for name, port in zip(names, ports(len(names)))}
     flags = [f"--{name}={address}" for name, address in at.items()]
-    with running([program, "--collector.otlp.enabled=true", *flags], dir / "jaeger.log"):
+    log = dir / "jaeger.log"
+    with running([program, "--collector.otlp.enabled=true", *flags], log) as process:
         query = "http://" + at["query.http-server.host-port"]
-        eventually("Jaeger", lambda: ask(f"{query}/api/services"))
+
+        def is_there():
+            if process.poll() is not None:
+                raise SystemExit(f"FAIL  Jaeger ended: {log.read_text()[-2000:]}")
+            return ask(f"{query}/api/services")
+
+        eventually("Jaeger", is_there)
         yield query, "http://" + at["collector.otlp.grpc.host-port"], "http://" + at["collector.otlp.http.host-port"]
 
 
