@@ -44,8 +44,9 @@ use crate::trouble::Trouble;
 
 /// Plans looked at by one sweep.
 const PLANS_MAX: usize = 1_000;
-/// A part that has no record so long after it was submitted is submitted again.
-const SEND_AGAIN_MS: u64 = 10 * 60 * 1_000;
+/// A part that has no record so long after it was submitted is submitted again: a producer may have died
+/// between writing the plan and submitting the parts.
+const SEND_AGAIN_MS: u64 = 2 * 60 * 1_000;
 /// How long a plan that was deleted leaves a trace.
 const TRACE_LIFE: Duration = Duration::from_secs(60);
 
