@@ -4,16 +4,18 @@
 //! cargo bench -p fairlane-fleet-tests --bench inflight [-- MS [CALLS]]
 //! ```
 //!
-//! One worker with as many slots as calls (2 000), a simulator that takes MS for each (500). Says the most
-//! calls the simulator had in flight, and the most memory the worker had resident. With short calls
-//! the machine, not the worker, decides how many are in flight; with long ones (20 000 ms) all are.
+//! One worker with as many slots as calls (2 000), a simulator that takes MS for each (500, then 5 000). The
+//! jobs are in the queue before the worker starts, so taking them in does not count. Says the most calls the
+//! simulator had in flight, how many were started a second, the most memory the worker had resident, and who
+//! used the processor. With short calls that decides: 2 000 calls of 500 ms are 4 000 starts and ends a second,
+//! and the simulator, the nats-server and this bench share the machine with the fleet.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fairlane_fleet_tests::{Fleet, Setup, job};
+use fairlane_fleet_tests::{Fleet, Process, Setup, cpu_seconds, job};
 use fairlane_nats::HeaderMap;
 use fairlane_sim::SimConfig;
 use futures::{StreamExt, stream};
@@ -25,11 +27,18 @@ const PATIENCE: Duration = Duration::from_secs(300);
 #[tokio::main]
 async fn main() {
     let mut numbers = std::env::args().filter_map(|argument| argument.parse().ok());
-    let ms = numbers.next().unwrap_or(500);
+    let ms: Option<u64> = numbers.next();
     let calls = usize::try_from(numbers.next().unwrap_or(2_000)).expect("a number of calls");
+    for ms in ms.map_or(vec![500, 5_000], |ms| vec![ms]) {
+        run(ms, calls).await;
+    }
+}
+
+async fn run(ms: u64, calls: usize) {
     // Enough to fill the slots some times over.
     let jobs = if ms < 5_000 { 5 * calls } else { calls };
     let setup = Setup {
+        workers: 0,
         sim: SimConfig {
             zero_latency: false,
             first_byte_ms: ms,
@@ -43,9 +52,7 @@ async fn main() {
         ],
         ..Setup::default()
     };
-    let fleet = Fleet::start(PROGRAM, setup).await;
-    let worker = fleet.workers[0].pid();
-    let idle = resident_mib(worker);
+    let mut fleet = Fleet::start(PROGRAM, setup).await;
     let publish = |number: usize| {
         let body = job(&format!("j-{number}"), &format!("tags {number}"));
         let tenant = format!("t{}", number % TENANTS);
@@ -58,26 +65,61 @@ async fn main() {
             sent.expect("sent").await.expect("stored");
         }
     };
-    let began = Instant::now();
     stream::iter(0..jobs)
         .map(publish)
         .buffer_unordered(256)
         .for_each(|()| async {})
         .await;
+    let queue = fleet.client().names.jobs_stream();
+    let began = Instant::now();
+    while fleet.client().jobs().count(&queue).await.unwrap_or(0) < jobs as u64 {
+        assert!(began.elapsed() < PATIENCE, "not all jobs are queued");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let before = processor(&fleet);
+    let worker = fleet.spawn("worker");
+    let pid = worker.pid();
+    fleet.workers.push(worker);
+    let began = Instant::now();
+    let mut idle = None;
     while fleet.sim.stats().log.last_seq < jobs as u64 {
-        assert!(
-            began.elapsed() < PATIENCE,
-            "{:?}",
-            fleet.sim.stats().in_flight
-        );
+        let in_flight = fleet.sim.stats().in_flight;
+        assert!(began.elapsed() < PATIENCE, "{in_flight} in flight");
+        idle = idle.or_else(|| (in_flight > 0).then(|| resident_mib(pid)));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let took = began.elapsed().as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a few thousand jobs")]
+    let rate = jobs as f64 / took;
     println!(
-        "{jobs} calls of {ms} ms in {took:.1} s: at most {} in flight, worker {} MiB at most ({idle} MiB idle)",
+        "{jobs} calls of {ms} ms in {took:.1} s ({rate:.0} a second): at most {} of {calls} in flight, worker {} MiB at most ({} MiB idle)",
         fleet.sim.stats().in_flight_peak,
-        resident_mib(worker),
+        resident_mib(pid),
+        idle.unwrap_or_default(),
     );
+    let after = processor(&fleet);
+    let parts = before
+        .iter()
+        .zip(after)
+        .map(|((name, before), (_, after))| format!("{name} {:.2}", (after - before) / took));
+    println!(
+        "  processor, cores: {}",
+        parts.collect::<Vec<_>>().join(", ")
+    );
+}
+
+/// Processor seconds used so far, by part.
+fn processor(fleet: &Fleet) -> [(&'static str, f64); 4] {
+    let of = |processes: &[Process]| processes.iter().map(|one| cpu_seconds(one.pid())).sum();
+    [
+        (
+            "nats-server",
+            fleet.nats.server.pid().map_or(0.0, cpu_seconds),
+        ),
+        ("scheduler", of(&fleet.schedulers)),
+        ("worker", of(&fleet.workers)),
+        ("bench and simulator", cpu_seconds(std::process::id())),
+    ]
 }
 
 /// The most memory a process had resident.
