@@ -42,7 +42,7 @@ pub(crate) async fn run(
     let reply: AskReply =
         serde_json::from_slice(&reply.payload).context("the producer's answer is not readable")?;
     match args.output.format {
-        Format::Json => print_json(&reply)?,
+        Format::Json | Format::Jsonl => print_json(&reply)?,
         Format::Text => {
             let other = reply.other.as_ref().map(|job| format!(" ({job})"));
             let (tenant, job) = (&record.tenant, &reply.job);

@@ -31,8 +31,8 @@ Keep it running and send jobs from another terminal:
   fairlane dev
   fairlane submit jobs.jsonl --wait
 
-NATS is found in this order: --nats-url, FAIRLANE_NATS_URL, FAIRLANE__NATS__URL, the configuration file, a running \
-`fairlane dev`, nats://127.0.0.1:4222.
+NATS is found in this order: --nats-url or --context, FAIRLANE_NATS_URL, FAIRLANE__NATS__URL, the configuration file, the \
+current context (`fairlane context`), a running `fairlane dev`, nats://127.0.0.1:4222.
 
 Exit codes:
   0    success
@@ -61,6 +61,27 @@ pub(crate) struct Globals {
         help_heading = "Global options"
     )]
     pub(crate) nats_url: Option<String>,
+    /// Fleet to talk to, by the name it was given with `fairlane context add`
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        conflicts_with = "nats_url",
+        help_heading = "Global options"
+    )]
+    pub(crate) context: Option<String>,
+    /// Do it again after so many seconds, until it is ended: for commands that only look
+    #[arg(
+        long,
+        global = true,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "2",
+        require_equals = true,
+        value_parser = clap::value_parser!(u64).range(1..=3_600),
+        help_heading = "Global options"
+    )]
+    pub(crate) watch: Option<u64>,
     /// Prefix of all names on NATS [default: fl]
     #[arg(
         long,
@@ -104,6 +125,8 @@ pub(crate) enum Format {
     Text,
     /// One JSON document.
     Json,
+    /// One JSON document a line: for a list, one for each of its items.
+    Jsonl,
 }
 
 /// The output option of commands that print data.
@@ -112,6 +135,23 @@ pub(crate) struct Output {
     /// How to write the result
     #[arg(short = 'o', long = "output", value_enum, default_value_t)]
     pub(crate) format: Format,
+}
+
+impl Command {
+    /// Whether it only looks, so that it may be done again and again.
+    pub(crate) fn only_looks(&self) -> bool {
+        match self {
+            Self::Status(_)
+            | Self::Ledger(_)
+            | Self::Why(_)
+            | Self::Doctor(_)
+            | Self::Config(_)
+            | Self::Context(ContextCommand::Ls(_))
+            | Self::Tenant(TenantCommand::Ls(_) | TenantCommand::Show(_)) => true,
+            Self::Dlq(command) => command.only_looks(),
+            _ => false,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -143,6 +183,17 @@ pub(crate) enum Command {
     /// Nothing that exists is changed. The exit code is 1 if anything differs from what is wanted.
     #[command(after_help = "Example:\n  fairlane init --nats-url nats://nats:4222")]
     Init(Output),
+    /// Name fleets, and choose the one to talk to
+    #[command(subcommand)]
+    Context(ContextCommand),
+    /// Print what makes a shell complete the commands and flags of this program
+    #[command(
+        after_help = "Examples:\n  fairlane completions bash > /etc/bash_completion.d/fairlane\n  source <(fairlane completions zsh)\n  fairlane completions fish > ~/.config/fish/completions/fairlane.fish"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -235,6 +286,54 @@ pub(crate) enum Command {
     Demo(DemoArgs),
 }
 
+/// Contexts are kept in fairlane/contexts.json under XDG_CONFIG_HOME (~/.config). They name a credentials file and hold no secret.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ContextCommand {
+    /// Store a context, over one of the same name; the first one is used at once
+    #[command(
+        after_help = "Example:\n  fairlane context add prod --nats-url tls://nats.example.com:4222 --namespace fl --creds ~/prod.creds"
+    )]
+    Add(ContextAddArgs),
+    /// List the contexts
+    #[command(after_help = "Example:\n  fairlane context ls")]
+    Ls(Output),
+    /// Use a context from now on
+    #[command(after_help = "Example:\n  fairlane context use prod")]
+    Use(ContextArgs),
+    /// Remove a context
+    #[command(after_help = "Example:\n  fairlane context rm prod")]
+    Rm(ContextArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ContextArgs {
+    /// The context
+    #[arg(value_name = "NAME", value_parser = context_name)]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ContextAddArgs {
+    /// The context
+    #[arg(value_name = "NAME", value_parser = context_name)]
+    pub(crate) name: String,
+    /// Credentials file (JWT and seed)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) creds: Option<PathBuf>,
+    /// Use it from now on
+    #[arg(long)]
+    pub(crate) r#use: bool,
+}
+
+fn context_name(text: &str) -> Result<String, String> {
+    let fits = (1..=64).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    fits.then(|| text.to_owned())
+        .ok_or_else(|| "use 1 to 64 letters, digits, -, _ and .".to_owned())
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Print every key with its value and where the value comes from; secrets are masked
@@ -245,9 +344,9 @@ pub(crate) enum ConfigCommand {
 /// A change acts at once, on queued jobs too. What is not set here comes from the configuration.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TenantCommand {
-    /// List the tenants that have settings of their own
-    #[command(after_help = "Example:\n  fairlane tenant ls -o json")]
-    Ls(Output),
+    /// List the tenants that have settings of their own, or all that the leader has seen
+    #[command(after_help = "Examples:\n  fairlane tenant ls\n  fairlane tenant ls --all -o jsonl")]
+    Ls(TenantLsArgs),
     /// Show the settings of a tenant
     #[command(after_help = "Example:\n  fairlane tenant show acme")]
     Show(TenantArgs),
@@ -261,10 +360,10 @@ pub(crate) enum TenantCommand {
     Demote(DemoteArgs),
     /// End a demotion by hand before its time (one by the scheduler ends by itself)
     #[command(after_help = "Example:\n  fairlane tenant restore acme")]
-    Restore(TenantArgs),
+    Restore(TenantChangeArgs),
     /// Take away all settings of a tenant but its keys: the configuration decides again
     #[command(after_help = "Example:\n  fairlane tenant unset acme")]
-    Unset(TenantArgs),
+    Unset(TenantChangeArgs),
     /// Work with the keys that a tenant's programs show to the HTTP API
     #[command(subcommand)]
     Key(TenantKeyCommand),
@@ -318,6 +417,34 @@ pub(crate) struct TenantArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct TenantLsArgs {
+    /// All tenants that the leading scheduler has seen, the busiest first, with what holds for them now
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TenantChangeArgs {
+    /// The tenant
+    #[arg(value_name = "TENANT", value_parser = tenant)]
+    pub(crate) tenant: fairlane_core::TenantId,
+    #[command(flatten)]
+    pub(crate) dry: DryRun,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// Whether a change is only shown.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct DryRun {
+    /// Show what would hold afterwards, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct TenantSetArgs {
     /// The tenant
     #[arg(value_name = "TENANT", value_parser = tenant)]
@@ -335,6 +462,8 @@ pub(crate) struct TenantSetArgs {
     #[arg(long, value_name = "JOBS", allow_hyphen_values = true)]
     pub(crate) in_flight_max: Option<String>,
     #[command(flatten)]
+    pub(crate) dry: DryRun,
+    #[command(flatten)]
     pub(crate) output: Output,
 }
 
@@ -346,6 +475,8 @@ pub(crate) struct DemoteArgs {
     /// How long, such as 90s, 10m or 2h; at most 30 days
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     pub(crate) duration: DurationMs,
+    #[command(flatten)]
+    pub(crate) dry: DryRun,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -680,6 +811,17 @@ mod tests {
             &["fairlane", "tenant", "demote", "acme", "--for", "10"],
             &["fairlane", "tenant", "demote", "acme", "--for", "721h"],
             &["fairlane", "tenant", "show", "a.b"],
+            &["fairlane", "context", "use", "a b"],
+            &[
+                "fairlane",
+                "init",
+                "--context",
+                "a",
+                "--nats-url",
+                "nats://n:1",
+            ],
+            &["fairlane", "tenant", "ls", "--watch=0"],
+            &["fairlane", "completions", "tcsh"],
         ] {
             let error = Cli::try_parse_from(line).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line:?}");

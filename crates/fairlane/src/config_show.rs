@@ -23,7 +23,7 @@ pub(crate) fn run(globals: &Globals, output: Output) -> Outcome {
         .collect();
     match output.format {
         Format::Text => print(text(&rows))?,
-        Format::Json => print_json(&document(&rows))?,
+        Format::Json | Format::Jsonl => print_json(&document(&rows))?,
     }
     Ok(Exit::Ok)
 }
@@ -44,7 +44,7 @@ fn shown(row: Row, target: &Target) -> Shown {
     };
     if shown.key == URL_KEY {
         match &target.url_from {
-            UrlFrom::RunningDev => {
+            UrlFrom::RunningDev | UrlFrom::Context(_) => {
                 shown.value = Some(target.settings().nats.url.clone());
                 shown.from = target.url_from.to_string();
             }

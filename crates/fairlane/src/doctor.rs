@@ -125,7 +125,7 @@ pub(crate) async fn run(globals: &Globals, args: DoctorArgs) -> Outcome {
     checks.push(key(&target).await);
     match args.output.format {
         Format::Text => print(shown(&checks, Paint::for_data(globals.color)))?,
-        Format::Json => print_json(&document(&checks))?,
+        Format::Json | Format::Jsonl => print_json(&document(&checks))?,
     }
     let is_bad = checks.iter().any(|check| check.state == State::Bad);
     Ok(match (is_reached, is_bad) {

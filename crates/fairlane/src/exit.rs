@@ -31,6 +31,24 @@ Exit codes:
   130  interrupted";
 
 impl Exit {
+    /// What to do next, when there is nothing better to say.
+    pub(crate) fn hint(self) -> &'static str {
+        match self {
+            Self::Ok => "nothing is left to do",
+            Self::Failed => "`fairlane doctor` finds what is usually wrong, and says what to do",
+            Self::Usage => {
+                "add --help to see how it is used, with examples; `fairlane config show` has all settings"
+            }
+            Self::NotFound => {
+                "look for it with `fairlane status`, `fairlane dlq ls`, `fairlane tenant ls` or `fairlane context ls`"
+            }
+            Self::Unreachable => {
+                "`fairlane doctor` says what is in the way; `fairlane context ls` shows the fleets you know"
+            }
+            Self::Interrupted => "run it again to go on",
+        }
+    }
+
     /// The number the shell sees.
     #[must_use]
     pub fn code(self) -> u8 {

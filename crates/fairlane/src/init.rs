@@ -17,7 +17,7 @@ pub(crate) async fn run(globals: &Globals, output: Output) -> Outcome {
         .map_err(|error| Stop::new(Exit::Failed, error))?;
     match output.format {
         Format::Text => print(text(&report))?,
-        Format::Json => print_json(&document(&report))?,
+        Format::Json | Format::Jsonl => print_json(&document(&report))?,
     }
     Ok(exit(&report))
 }

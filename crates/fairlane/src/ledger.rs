@@ -23,7 +23,7 @@ pub(crate) async fn run(globals: &Globals, args: LedgerArgs) -> Outcome {
     let accounts = accounts.map_err(anyhow::Error::new)?;
     match args.output.format {
         Format::Text => print(table(&accounts))?,
-        Format::Json => print_json(&serde_json::json!({
+        Format::Json | Format::Jsonl => print_json(&serde_json::json!({
             "since": text::instant(since_ms),
             "tenants": accounts.tenants,
             "total": accounts.total(),

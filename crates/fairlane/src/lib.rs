@@ -3,6 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `cli`, `exit`, `out` | the command line, exit codes, what is printed where |
+//! | `context` | named fleets |
 //! | `target` | which NATS, with what configuration |
 //! | `roles` | producer, scheduler, worker |
 //! | `dev`, `tether` | a whole fleet of child processes on one machine |
@@ -22,6 +23,7 @@
 mod ask;
 mod cli;
 mod config_show;
+mod context;
 mod demo;
 mod dev;
 mod dlq;
@@ -50,7 +52,7 @@ mod why;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use fairlane_wire::Ask;
 
 use cli::{AnswerArgs, Cli, Command, ConfigCommand, Globals};
@@ -66,7 +68,14 @@ use target::Target;
 
 /// Runs the program with the arguments of this process, to its end.
 pub fn run_from_args() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    if wants_lines(&matches) {
+        out::write_lines();
+    }
     let talk = Paint::for_talk(cli.globals.color);
     if cli.globals.die_with_parent {
         tether::end_with_parent();
@@ -81,7 +90,7 @@ pub fn run_from_args() -> ExitCode {
             return Exit::Failed.into();
         }
     };
-    let outcome = runtime.block_on(run(cli));
+    let outcome = runtime.block_on(run_or_watch(cli, &matches));
     // A read of standard input may never return; nothing else is left to wait for.
     runtime.shutdown_background();
     match outcome {
@@ -93,9 +102,49 @@ pub fn run_from_args() -> ExitCode {
                     talk.paint(Ink::Bad, "error:"),
                     exit::told(&error)
                 ));
+                say(format_args!(
+                    "{} {}",
+                    talk.paint(Ink::Aside, "hint:"),
+                    exit.hint()
+                ));
             }
             exit.into()
         }
+    }
+}
+
+/// Whether the command that was named writes one document a line.
+fn wants_lines(matches: &ArgMatches) -> bool {
+    let mut leaf = matches;
+    while let Some((_, inner)) = leaf.subcommand() {
+        leaf = inner;
+    }
+    matches!(leaf.try_get_one("format"), Ok(Some(cli::Format::Jsonl)))
+}
+
+/// Runs the command, or runs it again and again if it is watched.
+async fn run_or_watch(cli: Cli, matches: &ArgMatches) -> Outcome {
+    let Some(seconds) = cli.globals.watch else {
+        return run(cli).await;
+    };
+    if !cli.command.only_looks() {
+        return Err(Stop::saying(
+            Exit::Usage,
+            "--watch is for commands that only look: status, why, ledger, doctor, tenant ls and show, dlq ls and show",
+        ));
+    }
+    let mut next = cli;
+    loop {
+        out::begin_picture();
+        let exit = run(next).await?;
+        tokio::select! {
+            () = tokio::time::sleep(std::time::Duration::from_secs(seconds)) => {}
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted.map_err(anyhow::Error::new)?;
+                return Ok(exit);
+            }
+        }
+        next = Cli::from_arg_matches(matches).map_err(|error| Stop::new(Exit::Usage, error))?;
     }
 }
 
@@ -106,6 +155,13 @@ async fn run(cli: Cli) -> Outcome {
         Command::Scheduler => role(Role::Scheduler, &globals).await,
         Command::Worker => role(Role::Worker, &globals).await,
         Command::Sim(args) => Box::pin(simulate::run(args)).await,
+        Command::Context(command) => context::run(&globals, command),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "fairlane", &mut script);
+            out::print(String::from_utf8_lossy(&script))?;
+            Ok(Exit::Ok)
+        }
         Command::Init(output) => init::run(&globals, output).await,
         Command::Config(ConfigCommand::Show(output)) => config_show::run(&globals, output),
         Command::Dev(args) => Box::pin(dev::run(&globals, args)).await,

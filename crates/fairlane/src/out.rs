@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ColorChoice;
 
@@ -17,8 +18,32 @@ pub(crate) fn print(text: impl fmt::Display) -> Result<(), Stop> {
     })
 }
 
-/// Writes a document as indented JSON.
+/// One document a line: how this process writes JSON. Set before anything is written.
+static LINES: AtomicBool = AtomicBool::new(false);
+
+/// From now on JSON is written one document a line.
+pub(crate) fn write_lines() {
+    LINES.store(true, Ordering::Relaxed);
+}
+
+/// Makes room for a picture that is shown again and again: on a terminal it takes the place of the one before.
+pub(crate) fn begin_picture() {
+    let mut out = io::stdout();
+    if out.is_terminal() {
+        // Home, then clear to the end. Should it not work, the pictures follow one another.
+        let _unheard = write!(out, "\u{1b}[H\u{1b}[J").is_err();
+    }
+}
+
+/// Writes a document as indented JSON; or on one line, and the items of a list on one each.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Stop> {
+    if LINES.load(Ordering::Relaxed) {
+        let value = serde_json::to_value(value).map_err(anyhow::Error::new)?;
+        return match value {
+            serde_json::Value::Array(items) => items.iter().try_for_each(print),
+            document => print(document),
+        };
+    }
     let text = serde_json::to_string_pretty(value).map_err(anyhow::Error::new)?;
     print(text)
 }

@@ -26,7 +26,7 @@ pub(crate) async fn run(globals: &Globals, args: JobArgs) -> Outcome {
     let message = message(&nats, record).await?;
     match args.output.format {
         Format::Text => print(answer(&message))?,
-        Format::Json => print_json(&message)?,
+        Format::Json | Format::Jsonl => print_json(&message)?,
     }
     Ok(Exit::Ok)
 }

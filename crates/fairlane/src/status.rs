@@ -32,7 +32,7 @@ pub(crate) async fn run(globals: &Globals, args: StatusArgs) -> Outcome {
     let found = find(&nats, &args).await?;
     match args.output.format {
         Format::Text => print(text_of(&found, Paint::for_data(globals.color)))?,
-        Format::Json => print_json(&document(&found))?,
+        Format::Json | Format::Jsonl => print_json(&document(&found))?,
     }
     Ok(Exit::Ok)
 }

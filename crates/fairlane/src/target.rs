@@ -1,6 +1,6 @@
 //! Which NATS to talk to, and with what configuration.
 //!
-//! One order for all commands: flag, environment, configuration file, a running `fairlane dev`, the default. The first
+//! One order for all commands: flag, environment, configuration file, current context, a running `fairlane dev`, the default. The first
 //! that says anything wins.
 
 use std::fmt;
@@ -13,6 +13,7 @@ use fairlane_runtime::config::{self, Loaded, Origin, Settings};
 use fairlane_wire::Namespace;
 
 use crate::cli::Globals;
+use crate::context::{Contexts, FILE_VARIABLE};
 use crate::dev::state::{self, Running};
 use crate::exit::{Exit, Stop};
 
@@ -21,6 +22,7 @@ pub(crate) const URL_VARIABLE: &str = "FAIRLANE_NATS_URL";
 /// The configuration key it stands for.
 pub(crate) const URL_KEY: &str = "nats.url";
 const NAMESPACE_KEY: &str = "nats.namespace";
+const CREDS_KEY: &str = "nats.creds_file";
 
 /// How long a command for people waits for NATS; roles wait longer, because they may start before it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
@@ -32,6 +34,7 @@ pub(crate) enum UrlFrom {
     Flag,
     Variable,
     Config(Origin),
+    Context(String),
     RunningDev,
     Default,
 }
@@ -42,6 +45,7 @@ impl fmt::Display for UrlFrom {
             Self::Flag => f.write_str("--nats-url"),
             Self::Variable => f.write_str(URL_VARIABLE),
             Self::Config(origin) => origin.fmt(f),
+            Self::Context(name) => write!(f, "context {name}"),
             Self::RunningDev => f.write_str("the running `fairlane dev`"),
             Self::Default => f.write_str("the default"),
         }
@@ -60,17 +64,25 @@ impl Target {
     pub(crate) fn load(globals: &Globals) -> Result<Self, Stop> {
         let env: Vec<(String, String)> = config::process_env().collect();
         let dev = state::running();
-        Self::from_parts(globals, env, dev.as_ref())
+        let contexts = Contexts::load()?;
+        Self::from_parts(globals, env, &contexts, dev.as_ref())
     }
 
-    /// The same for a role, which never follows a `fairlane dev` that happens to run.
+    /// The same for a role, which never follows a `fairlane dev` that happens to run, nor the context of the person
+    /// who happens to start it.
     pub(crate) fn load_for_role(globals: &Globals) -> Result<Self, Stop> {
-        Self::from_parts(globals, config::process_env().collect(), None)
+        let mut contexts = Contexts::default();
+        if globals.context.is_some() {
+            contexts = Contexts::load()?;
+            contexts.current = None;
+        }
+        Self::from_parts(globals, config::process_env().collect(), &contexts, None)
     }
 
     fn from_parts(
         globals: &Globals,
         env: Vec<(String, String)>,
+        contexts: &Contexts,
         dev: Option<&Running>,
     ) -> Result<Self, Stop> {
         let variable = env
@@ -78,10 +90,23 @@ impl Target {
             .find(|(name, value)| name == URL_VARIABLE && !value.is_empty())
             .map(|(_, value)| value.clone());
         let mut flags = globals.set.clone();
+        let named = match &globals.context {
+            Some(name) => Some((name, contexts.get(name)?)),
+            None => None,
+        };
+        if let Some((_, fleet)) = named {
+            flags.push((NAMESPACE_KEY.to_owned(), fleet.namespace.clone()));
+            if let Some(creds) = &fleet.creds_file {
+                flags.push((CREDS_KEY.to_owned(), creds.display().to_string()));
+            }
+        }
         if let Some(namespace) = &globals.namespace {
             flags.push((NAMESPACE_KEY.to_owned(), namespace.clone()));
         }
         let explicit = match (&globals.nats_url, variable) {
+            _ if let Some((name, fleet)) = named => {
+                Some((fleet.url.clone(), UrlFrom::Context(name.clone())))
+            }
             (Some(url), _) => Some((url.clone(), UrlFrom::Flag)),
             // Said more precisely than by the variable.
             (None, Some(_)) if flags.iter().any(|(key, _)| key == URL_KEY) => None,
@@ -91,13 +116,16 @@ impl Target {
         if let Some((url, _)) = &explicit {
             flags.push((URL_KEY.to_owned(), url.clone()));
         }
-        // It is read here, so it is no misspelt key.
-        let env = env.into_iter().filter(|(name, _)| name != URL_VARIABLE);
+        // They are read here, so they are no misspelt keys.
+        let ours = [URL_VARIABLE, FILE_VARIABLE];
+        let env = env
+            .into_iter()
+            .filter(|(name, _)| !ours.contains(&name.as_str()));
         let mut loaded = config::load(globals.config.as_deref(), env, &flags)
             .map_err(|error| Stop::new(Exit::Usage, error))?;
         let url_from = match explicit {
             Some((_, from)) => from,
-            None => follow_dev(&mut loaded, dev),
+            None => follow(&mut loaded, contexts, dev),
         };
         Namespace::parse(&loaded.settings.nats.namespace)
             .map_err(|error| Stop::new(Exit::Usage, error))?;
@@ -215,11 +243,22 @@ impl Target {
     }
 }
 
-/// Uses the running `fairlane dev` for what nobody has configured.
-fn follow_dev(loaded: &mut Loaded, dev: Option<&Running>) -> UrlFrom {
+/// Uses the current context, or else the running `fairlane dev`, for what nobody has configured.
+fn follow(loaded: &mut Loaded, contexts: &Contexts, dev: Option<&Running>) -> UrlFrom {
     let origin = loaded.origins.get(URL_KEY);
     if origin != Origin::Default {
         return UrlFrom::Config(origin);
+    }
+    if let Some((name, fleet)) = contexts.current() {
+        let nats = &mut loaded.settings.nats;
+        nats.url.clone_from(&fleet.url);
+        if loaded.origins.get(NAMESPACE_KEY) == Origin::Default {
+            nats.namespace.clone_from(&fleet.namespace);
+        }
+        if loaded.origins.get(CREDS_KEY) == Origin::Default {
+            nats.creds_file.clone_from(&fleet.creds_file);
+        }
+        return UrlFrom::Context(name.to_owned());
     }
     let Some(dev) = dev else {
         return UrlFrom::Default;
@@ -263,7 +302,64 @@ mod tests {
         let env = env
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Target::from_parts(&globals, env.collect(), dev).unwrap()
+        Target::from_parts(&globals, env.collect(), &Contexts::default(), dev).unwrap()
+    }
+
+    #[test]
+    fn a_context_stands_for_what_nobody_says_and_a_named_one_for_what_anybody_says() {
+        let fleet = |url: &str| crate::context::Fleet {
+            url: url.to_owned(),
+            creds_file: Some("/c.creds".into()),
+            namespace: "ctx".to_owned(),
+        };
+        let contexts = Contexts {
+            current: Some("a".to_owned()),
+            contexts: [("a", fleet("nats://a:1")), ("b", fleet("nats://b:1"))]
+                .map(|(name, fleet)| (name.to_owned(), fleet))
+                .into(),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fairlane.toml");
+        std::fs::write(&path, "").unwrap();
+        let found = |flags: &[&str], env: &[(&str, &str)]| {
+            let line = [
+                &["fairlane", "init", "--config", path.to_str().unwrap()],
+                flags,
+            ]
+            .concat();
+            let globals = Cli::try_parse_from(line).unwrap().globals;
+            let env = env
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            Target::from_parts(&globals, env.collect(), &contexts, Some(&running()))
+        };
+        let target = found(&[], &[]).unwrap();
+        let nats = &target.settings().nats;
+        assert_eq!(
+            (nats.url.as_str(), nats.namespace.as_str()),
+            ("nats://a:1", "ctx")
+        );
+        assert_eq!(
+            nats.creds_file.as_deref(),
+            Some(std::path::Path::new("/c.creds"))
+        );
+        assert_eq!(target.url_from.to_string(), "context a");
+
+        let variable = [("FAIRLANE_NATS_URL", "nats://v:1")];
+        let target = found(&["--context", "b", "--namespace", "mine"], &variable).unwrap();
+        let nats = &target.settings().nats;
+        assert_eq!(
+            (nats.url.as_str(), nats.namespace.as_str()),
+            ("nats://b:1", "mine")
+        );
+
+        // Nobody else's server is shown the credentials of a context.
+        let target = found(&[], &variable).unwrap();
+        let nats = &target.settings().nats;
+        assert_eq!((nats.url.as_str(), &nats.creds_file), ("nats://v:1", &None));
+        let stop = found(&["--context", "c"], &[]).unwrap_err();
+        assert_eq!(stop.exit, Exit::NotFound);
+        assert!(format!("{:#}", stop.error.unwrap()).contains("there are a, b"));
     }
 
     #[test]

@@ -12,14 +12,16 @@ use anyhow::Context as _;
 use fairlane_core::TenantId;
 use fairlane_nats::watch::Event;
 use fairlane_nats::{Bucket, Content, Nats, Revision, WriteError};
-use fairlane_wire::{TenantRecord, TenantRecordError};
+use fairlane_wire::fleet::TENANTS_MAX;
+use fairlane_wire::{FleetRecord, TenantRecord, TenantRecordError, WhyRequest};
 use serde_json::{Map, Value, json};
 
 use crate::cli::{Format, Globals, TenantCommand, TenantSetArgs};
 use crate::exit::{Exit, Outcome, Stop};
-use crate::out::{print, print_json};
+use crate::out::{print, print_json, say};
 use crate::target::Target;
 use crate::text;
+use crate::why::ask;
 
 /// How often a change is tried again when somebody else changes the record at the same time.
 const TRIES: u32 = 5;
@@ -35,22 +37,28 @@ pub(crate) async fn run(globals: &Globals, command: TenantCommand) -> Outcome {
     let records = Tenants {
         bucket: nats.bucket(&nats.names.tenants_bucket()),
     };
-    let (tenant, format) = match command {
+    let (tenant, format, dry, record) = match command {
         TenantCommand::Key(command) => return keys::run(&records, command).await,
-        TenantCommand::Ls(output) => return list(&records, output.format).await,
-        TenantCommand::Show(args) => (args.tenant, args.output.format),
+        TenantCommand::Ls(args) if args.all => return all(&nats, args.output.format).await,
+        TenantCommand::Ls(args) => return list(&records, args.output.format).await,
+        TenantCommand::Show(args) => {
+            let record = records.read(&args.tenant).await?.usable(&args.tenant)?;
+            (args.tenant, args.output.format, false, record)
+        }
         TenantCommand::Set(args) => {
             let change = changes(&args)?;
             let alter = |record: &TenantRecord| altered(record, &change);
-            records.update(&args.tenant, alter).await?;
-            (args.tenant, args.output.format)
+            let dry = args.dry.dry_run;
+            let record = records.update(&args.tenant, dry, alter).await?;
+            (args.tenant, args.output.format, dry, record)
         }
         TenantCommand::Demote(args) => {
             let until = json!(now_ms().saturating_add(args.duration.0));
             let change = Map::from_iter([("demoted_until_ms".to_owned(), until)]);
             let alter = |record: &TenantRecord| altered(record, &change);
-            records.update(&args.tenant, alter).await?;
-            (args.tenant, args.output.format)
+            let dry = args.dry.dry_run;
+            let record = records.update(&args.tenant, dry, alter).await?;
+            (args.tenant, args.output.format, dry, record)
         }
         TenantCommand::Restore(args) => {
             let restore = |record: &TenantRecord| {
@@ -59,18 +67,22 @@ pub(crate) async fn run(globals: &Globals, command: TenantCommand) -> Outcome {
                     ..record.clone()
                 })
             };
-            records.update(&args.tenant, restore).await?;
-            (args.tenant, args.output.format)
+            let dry = args.dry.dry_run;
+            let record = records.update(&args.tenant, dry, restore).await?;
+            (args.tenant, args.output.format, dry, record)
         }
         TenantCommand::Unset(args) => {
-            records.remove(&args.tenant).await?;
-            (args.tenant, args.output.format)
+            let dry = args.dry.dry_run;
+            let record = records.remove(&args.tenant, dry).await?;
+            (args.tenant, args.output.format, dry, record)
         }
     };
-    let record = records.read(&tenant).await?.usable(&tenant)?;
+    if dry {
+        say("nothing was changed; without --dry-run this would hold:");
+    }
     match format {
         Format::Text => print(described(&tenant, &record))?,
-        Format::Json => print_json(&document(&tenant, &Ok(record)))?,
+        Format::Json | Format::Jsonl => print_json(&document(&tenant, &Ok(record)))?,
     }
     Ok(Exit::Ok)
 }
@@ -175,20 +187,25 @@ impl Tenants {
         })
     }
 
+    /// Changes a record and returns it; `dry`: without storing it.
     async fn update(
         &self,
         tenant: &TenantId,
+        dry: bool,
         alter: impl Fn(&TenantRecord) -> Result<TenantRecord, TenantRecordError>,
-    ) -> Result<(), Stop> {
+    ) -> Result<TenantRecord, Stop> {
         for _ in 0..TRIES {
             let stored = self.read(tenant).await?;
             let revision = stored.revision;
             let record = alter(&stored.usable(tenant)?);
             let record = record.map_err(|error| Stop::new(Exit::Usage, error))?;
+            if dry {
+                return Ok(record);
+            }
             let value = record.to_bytes().into();
             let key = tenant.as_str();
             match self.bucket.put_if(key, value, revision, None).await {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(record),
                 Err(WriteError::Conflict { .. }) => {}
                 Err(error) => return Err(not_stored(error)),
             }
@@ -196,7 +213,8 @@ impl Tenants {
         Err(busy(tenant))
     }
 
-    async fn remove(&self, tenant: &TenantId) -> Result<(), Stop> {
+    /// Takes away all that is set but the keys, and returns what is left; `dry`: without storing it.
+    async fn remove(&self, tenant: &TenantId, dry: bool) -> Result<TenantRecord, Stop> {
         for _ in 0..TRIES {
             let stored = self.read(tenant).await?;
             if stored.record.is_none() {
@@ -211,17 +229,20 @@ impl Tenants {
                 Some(Ok(record)) => record.keys.clone(),
                 Some(Err(_)) | None => Vec::new(),
             };
-            if !keys.is_empty() {
-                let rest = TenantRecord {
-                    keys,
-                    ..TenantRecord::default()
-                };
+            let rest = TenantRecord {
+                keys,
+                ..TenantRecord::default()
+            };
+            if dry {
+                return Ok(rest);
+            }
+            if !rest.keys.is_empty() {
                 match self
                     .bucket
                     .put_if(key, rest.to_bytes().into(), expected, None)
                     .await
                 {
-                    Ok(_) => return Ok(()),
+                    Ok(_) => return Ok(rest),
                     Err(WriteError::Conflict { .. }) => continue,
                     Err(error) => return Err(not_stored(error)),
                 }
@@ -230,7 +251,7 @@ impl Tenants {
                 .bucket
                 .tombstone_if(key, expected, Default::default(), TRACE_KEEP);
             match removed.await {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(rest),
                 Err(WriteError::Conflict { .. }) => {}
                 Err(error) => return Err(not_stored(error)),
             }
@@ -278,11 +299,55 @@ fn busy(tenant: &TenantId) -> Stop {
     )
 }
 
+/// All tenants that the leader has seen, with what holds for them.
+async fn all(nats: &Nats, format: Format) -> Outcome {
+    let tenants_max = TENANTS_MAX;
+    let fleet: FleetRecord = ask(nats, &WhyRequest::Fleet { tenants_max }).await?;
+    match format {
+        Format::Text => print(fleet_table(&fleet))?,
+        Format::Json | Format::Jsonl => print_json(&fleet.tenants)?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn fleet_table(fleet: &FleetRecord) -> String {
+    let head = [
+        "TENANT",
+        "WEIGHT",
+        "IN LINE",
+        "RUNNING",
+        "MAX",
+        "TODAY",
+        "BUDGET",
+        "DEMOTED UNTIL",
+    ];
+    let rows = fleet.tenants.iter().map(|tenant| {
+        let dash = || "-".to_owned();
+        let demoted = tenant.demoted.as_ref();
+        [
+            tenant.tenant.to_string(),
+            (f64::from(tenant.weight) / 1_000.0).to_string(),
+            tenant.queued.iter().sum::<u64>().to_string(),
+            tenant.in_flight.to_string(),
+            tenant.in_flight_max.to_string(),
+            tenant.input_tokens_today.to_string(),
+            tenant
+                .daily_input_tokens
+                .map_or_else(dash, |budget| budget.to_string()),
+            demoted.map_or_else(dash, |demoted| text::instant(demoted.until_ms)),
+        ]
+    });
+    let rows: Vec<_> = std::iter::once(head.map(str::to_owned))
+        .chain(rows)
+        .collect();
+    text::columns(&rows, true)
+}
+
 async fn list(records: &Tenants, format: Format) -> Outcome {
     let all = records.all().await?;
     match format {
         Format::Text => print(table(&all))?,
-        Format::Json => {
+        Format::Json | Format::Jsonl => {
             let documents = all.iter().map(|(tenant, record)| document(tenant, record));
             print_json(&documents.collect::<Vec<_>>())?;
         }

@@ -53,7 +53,7 @@ pub(crate) async fn run(globals: &Globals, args: TopArgs) -> Outcome {
     let source = format!("{} {}", settings.url, settings.namespace);
     let is_live = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     match args.output.format {
-        Format::Json => print_json(&fleet(&nats).await?)?,
+        Format::Json | Format::Jsonl => print_json(&fleet(&nats).await?)?,
         Format::Text if args.once || !is_live => {
             let fleet = fleet(&nats).await?;
             let picture = Picture {

@@ -73,7 +73,9 @@ fn show(
             print(line(entry.stored_ms, record, last))
         }
         // As it is stored, notice included.
-        Format::Json => print(String::from_utf8_lossy(entry.value().map_or(&[], |v| v))),
+        Format::Json | Format::Jsonl => {
+            print(String::from_utf8_lossy(entry.value().map_or(&[], |v| v)))
+        }
     }
 }
 

@@ -66,7 +66,7 @@ async fn why_job(nats: &Nats, args: &JobArgs) -> Outcome {
                 print(format!("  trace: {trace}"))?;
             }
         }
-        Format::Json => {
+        Format::Json | Format::Jsonl => {
             let mut document = json!(answer);
             document["job"] = json!(job);
             document["trace_id"] = json!(record.trace_id);
@@ -120,7 +120,7 @@ async fn why_tenant(nats: &Nats, tenant: TenantId, format: Format) -> Outcome {
     })?;
     match format {
         Format::Text => print(tenant_told(&tenant, &answer))?,
-        Format::Json => {
+        Format::Json | Format::Jsonl => {
             let mut document = json!(answer);
             document["tenant"] = json!(tenant.as_str());
             print_json(&document)?;

@@ -55,7 +55,7 @@ pub(crate) async fn run(globals: &Globals, args: DemoArgs) -> Outcome {
     let (summary, ended) = sent?;
     match args.output.format {
         Format::Text => print(summary.text(Paint::for_data(globals.color)))?,
-        Format::Json => print_json(&summary)?,
+        Format::Json | Format::Jsonl => print_json(&summary)?,
     }
     Ok(verdict(&args, ended, &wrong, paint))
 }

@@ -60,9 +60,10 @@ fn options(globals: &Globals, args: &DevArgs, target: &Target) -> Result<Options
     let settings = target.settings();
     // A file says where production is; a whole fleet of one's own is not meant to join that.
     let nats_url = match &target.url_from {
-        UrlFrom::Flag | UrlFrom::Variable | UrlFrom::Config(Origin::Env(_) | Origin::Flag) => {
-            Some(settings.nats.url.clone())
-        }
+        UrlFrom::Flag
+        | UrlFrom::Context(_)
+        | UrlFrom::Variable
+        | UrlFrom::Config(Origin::Env(_) | Origin::Flag) => Some(settings.nats.url.clone()),
         UrlFrom::Config(Origin::File(_) | Origin::Default)
         | UrlFrom::RunningDev
         | UrlFrom::Default => None,

@@ -76,6 +76,13 @@ pub(crate) enum DlqCommand {
     Import(ImportArgs),
 }
 
+impl DlqCommand {
+    /// Whether it only looks.
+    pub(crate) fn only_looks(&self) -> bool {
+        matches!(self, Self::Ls(_) | Self::Show(_) | Self::Runs(_))
+    }
+}
+
 const REPAIR_HELP: &str = "\
 Examples:
   fairlane dlq repair acme/wp-1 --strip

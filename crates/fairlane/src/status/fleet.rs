@@ -28,7 +28,9 @@ pub(super) async fn show(nats: &Nats, format: Format) -> Outcome {
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     match format {
         Format::Text => print(text_of(leader.as_ref(), wanted.as_ref(), now_ms))?,
-        Format::Json => print_json(&document(leader.as_ref(), wanted.as_ref(), now_ms))?,
+        Format::Json | Format::Jsonl => {
+            print_json(&document(leader.as_ref(), wanted.as_ref(), now_ms))?;
+        }
     }
     Ok(Exit::Ok)
 }

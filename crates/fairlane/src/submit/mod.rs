@@ -90,7 +90,7 @@ pub(crate) async fn run(globals: &Globals, args: SubmitArgs) -> Outcome {
     let (summary, ended) = submitted?;
     match args.output.format {
         Format::Text => print(summary.text(Paint::for_data(globals.color)))?,
-        Format::Json => print_json(&summary)?,
+        Format::Json | Format::Jsonl => print_json(&summary)?,
     }
     advise(&summary, ended, args.wait);
     Ok(exit(&summary, ended))

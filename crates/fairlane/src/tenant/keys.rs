@@ -22,7 +22,7 @@ pub(super) async fn run(records: &Tenants, command: TenantKeyCommand) -> Outcome
             add(records, &args.tenant, &key).await?;
             match args.output.format {
                 Format::Text => print(&secret)?,
-                Format::Json => {
+                Format::Json | Format::Jsonl => {
                     let mut document = shown(&args.tenant, &key);
                     document["secret"] = json!(secret);
                     print_json(&document)?;
@@ -33,7 +33,7 @@ pub(super) async fn run(records: &Tenants, command: TenantKeyCommand) -> Outcome
             let record = records.read(&args.tenant).await?.usable(&args.tenant)?;
             match args.output.format {
                 Format::Text => print(table(&args.tenant, &record.keys))?,
-                Format::Json => {
+                Format::Json | Format::Jsonl => {
                     let keys = record.keys.iter().map(|key| shown(&args.tenant, key));
                     print_json(&keys.collect::<Vec<_>>())?;
                 }
@@ -43,7 +43,7 @@ pub(super) async fn run(records: &Tenants, command: TenantKeyCommand) -> Outcome
             let key = revoke(records, &args.tenant, &args.key).await?;
             match args.output.format {
                 Format::Text => print(format!("{}: key {} is revoked", args.tenant, key.id))?,
-                Format::Json => print_json(&shown(&args.tenant, &key))?,
+                Format::Json | Format::Jsonl => print_json(&shown(&args.tenant, &key))?,
             }
         }
     }
@@ -61,7 +61,8 @@ async fn add(records: &Tenants, tenant: &TenantId, key: &TenantKey) -> Result<()
         record.keys.push(key.clone());
         Ok(record)
     };
-    records.update(tenant, with_key).await
+    records.update(tenant, false, with_key).await?;
+    Ok(())
 }
 
 async fn revoke(records: &Tenants, tenant: &TenantId, id: &str) -> Result<TenantKey, Stop> {
@@ -75,7 +76,7 @@ async fn revoke(records: &Tenants, tenant: &TenantId, id: &str) -> Result<Tenant
         record.keys.retain(|key| key.id != id);
         Ok(record)
     };
-    records.update(tenant, without_key).await?;
+    records.update(tenant, false, without_key).await?;
     Ok(key)
 }
 

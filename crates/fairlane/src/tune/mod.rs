@@ -83,7 +83,7 @@ pub(crate) async fn run(globals: &Globals, args: TuneArgs) -> Outcome {
     };
     match args.output.format {
         Format::Text => print(show::text(&findings))?,
-        Format::Json => print_json(&show::document(&findings))?,
+        Format::Json | Format::Jsonl => print_json(&show::document(&findings))?,
     }
     Ok(Exit::Ok)
 }

@@ -93,6 +93,7 @@ impl World {
         }
         command
             .env("FAIRLANE_DEV_STATE", self.path("dev.json"))
+            .env("FAIRLANE_CONTEXTS", self.path("contexts.json"))
             .current_dir(self.dir.path())
             .args(args)
             .stdin(Stdio::null())
