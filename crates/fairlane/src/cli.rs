@@ -239,6 +239,14 @@ pub(crate) enum Command {
         after_help = "Examples:\n  fairlane doctor\n  fairlane doctor -o json | jq '.checks[] | select(.state == \"bad\")'"
     )]
     Doctor(DoctorArgs),
+    /// Put a bounded load on the fleet and report throughput, waits and fairness
+    ///
+    /// Jobs of tenants of its own (bench-0 and so on) are submitted at a steady rate and followed to their end. The exit
+    /// code is 1 if any failed or had not ended in time.
+    #[command(
+        after_help = "Examples:\n  fairlane bench --yes\n  fairlane bench --jobs 2000 --rate 100 --tenants 8 --yes -o json"
+    )]
+    Bench(BenchArgs),
     /// Recommend settings from what the ledger recorded, proved by a replay
     ///
     /// The recorded calls are replayed through the scheduler itself, with today's settings and with others. A setting
@@ -667,6 +675,39 @@ pub(crate) struct DoctorArgs {
         hide = true
     )]
     pub(crate) clock_ahead_ms: i64,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Jobs in all
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) jobs: u32,
+    /// Jobs submitted in a second
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=2_000))]
+    pub(crate) rate: u32,
+    /// Jobs that may be under way at once; no more are submitted meanwhile
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) concurrency: u32,
+    /// Tenants they belong to, in turn
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) tenants: u8,
+    /// Model they ask for
+    #[arg(long, value_name = "MODEL", default_value = "claude-haiku-4-5")]
+    pub(crate) model: String,
+    /// Kind of job
+    #[arg(long, value_name = "KIND", default_value = "tagging")]
+    pub(crate) kind: String,
+    /// The longest answer, in tokens
+    #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub(crate) max_tokens: u32,
+    /// Stop waiting after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) timeout: u64,
+    /// The calls may cost money, and are meant
+    #[arg(long)]
+    pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) output: Output,
 }

@@ -13,6 +13,7 @@
 //! | `ledger` | what was paid, by tenant |
 //! | `top` | what goes on, live |
 //! | `doctor` | what is wrong, and what to do |
+//! | `bench` | a bounded load, and what came of it |
 //! | `tune` | better settings, proved by replaying the ledger |
 //! | `ask` | what the owner of a job can have done to it |
 //! | `dlq` | dead letters: list, show, repair, send again, export |
@@ -21,6 +22,7 @@
 //! Data goes to standard output, everything else to standard error, so `-o json` can be piped.
 
 mod ask;
+mod bench;
 mod cli;
 mod config_show;
 mod context;
@@ -177,6 +179,7 @@ async fn run(cli: Cli) -> Outcome {
         Command::Ledger(args) => Box::pin(ledger::run(&globals, args)).await,
         Command::Top(args) => Box::pin(top::run(&globals, args)).await,
         Command::Doctor(args) => Box::pin(doctor::run(&globals, args)).await,
+        Command::Bench(args) => Box::pin(bench::run(&globals, args)).await,
         Command::Tune(args) => Box::pin(tune::run(&globals, args)).await,
         Command::Watch(args) => Box::pin(watch::run(&globals, args)).await,
         Command::Why(args) => why::run(&globals, args).await,

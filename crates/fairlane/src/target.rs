@@ -4,6 +4,7 @@
 //! that says anything wins.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -211,12 +212,17 @@ impl Target {
     pub(crate) fn quiet_logs(
         &self,
         name: &str,
-    ) -> Result<fairlane_runtime::telemetry::Telemetry, Stop> {
+    ) -> Result<Option<fairlane_runtime::telemetry::Telemetry>, Stop> {
+        // A command that is watched runs many times in one process, which has one log.
+        static IS_SET: AtomicBool = AtomicBool::new(false);
+        if IS_SET.swap(true, Ordering::Relaxed) {
+            return Ok(None);
+        }
         let silent = config::Telemetry {
             otlp_endpoint: None,
             ..self.settings().telemetry.clone()
         };
-        Self::set_up(name, silent)
+        Self::set_up(name, silent).map(Some)
     }
 
     /// The same, with traces if they are configured: of what begins the trace of a job.

@@ -120,7 +120,7 @@ async fn leaves(world: &World, path: Vec<String>, found: &mut Vec<(Vec<String>, 
 }
 
 /// What each command needs beside its name, to get as far as NATS.
-const NEEDS: [(&str, &[&str]); 33] = [
+const NEEDS: [(&str, &[&str]); 34] = [
     ("init", &[]),
     ("submit", &["jobs.jsonl"]),
     ("status", &["acme/a"]),
@@ -154,6 +154,7 @@ const NEEDS: [(&str, &[&str]); 33] = [
     ("dlq export", &["--all"]),
     ("dlq import", &["jobs.jsonl"]),
     ("doctor", &[]),
+    ("bench", &["--yes"]),
 ];
 
 /// Commands that need no NATS, wait for it as long as it takes, or bring their own.

@@ -191,6 +191,25 @@ async fn a_fleet_that_works_is_healthy_and_a_key_that_was_revoked_is_not() {
     assert_eq!((state.as_str(), fault.as_str()), ("warn", "limits_unknown"));
     assert!(said.contains("limits.preset"), "{said}");
 
+    // The same fleet under a small load.
+    let bench = ["bench", "--jobs", "60", "--rate", "60", "-o", "json"];
+    let ran = world.run(&bench).await;
+    assert_eq!(ran.code, Some(2), "{ran:#?}");
+    assert!(ran.talk.contains("60 calls"), "{ran:#?}");
+    let _producer = world.start(&["producer"]);
+    let ran = world.run(&[&bench[..], &["--yes"]].concat()).await;
+    assert_eq!(ran.code, Some(0), "{ran:#?}");
+    let document = ran.json();
+    assert_eq!(document["all"]["done"], 60, "{document:#}");
+    assert_eq!(document["tenants"]["bench-2"]["done"], 20, "{document:#}");
+    assert!(
+        document["jain"].as_f64().is_some_and(|index| index > 0.9),
+        "{document:#}"
+    );
+    // With the first answers the limits are known.
+    let ran = doctor(&world, &good).await;
+    assert_eq!(check(&ran, "limits").0, "ok", "{ran:#?}");
+
     let revoked = ["--set", &upstream, "--set", "claude.api_key=sk-revoked"];
     let ran = doctor(&world, &revoked).await;
     assert_eq!(ran.code, Some(1), "{ran:#?}");
