@@ -194,6 +194,14 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write keys for the roles and for tenants, and the permissions of a NATS server that lets in those alone
+    ///
+    /// Writes a file NAME.nk with a secret seed for each user (kept if it is there) and auth.conf, for the server to include.
+    /// Say all tenants each time.
+    #[command(
+        after_help = "Example:\n  fairlane auth --out /etc/nats/fairlane --tenant acme --tenant wayne"
+    )]
+    Auth(AuthArgs),
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -603,6 +611,16 @@ pub(crate) struct JobArgs {
     pub(crate) tenant: Option<fairlane_core::TenantId>,
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AuthArgs {
+    /// Directory for the files; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: std::path::PathBuf,
+    /// A tenant that publishes jobs itself; give it once for each
+    #[arg(long, value_name = "TENANT", value_parser = tenant)]
+    pub(crate) tenant: Vec<fairlane_core::TenantId>,
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@
 //! | `context` | named fleets |
 //! | `target` | which NATS, with what configuration |
 //! | `roles` | producer, scheduler, worker |
+//! | `auth` | who may do what on NATS |
 //! | `dev`, `tether` | a whole fleet of child processes on one machine |
 //! | `submit`, `summary` | send a file of jobs, follow them, report |
 //! | `lookup`, `status`, `watch`, `why`, `result` | one job |
@@ -22,6 +23,7 @@
 //! Data goes to standard output, everything else to standard error, so `-o json` can be piped.
 
 mod ask;
+mod auth;
 mod bench;
 mod cli;
 mod config_show;
@@ -165,6 +167,7 @@ async fn run(cli: Cli) -> Outcome {
             Ok(Exit::Ok)
         }
         Command::Init(output) => init::run(&globals, output).await,
+        Command::Auth(args) => auth::run(&globals, &args),
         Command::Config(ConfigCommand::Show(output)) => config_show::run(&globals, output),
         Command::Dev(args) => Box::pin(dev::run(&globals, args)).await,
         Command::Submit(args) => Box::pin(submit::run(&globals, args)).await,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use fairlane_nats::auth::User;
 use fairlane_nats::objects::ObjectOptions;
 use fairlane_nats::{ConnectError, Nats, NatsOptions};
 use fairlane_runtime::config::{self, Loaded, Origin, Settings};
@@ -146,9 +147,19 @@ impl Target {
         let nats = &self.settings().nats;
         let mut options = NatsOptions::new(&nats.url);
         options.creds_file.clone_from(&nats.creds_file);
+        options.nkey_file.clone_from(&nats.nkey_file);
+        options.tls_ca.clone_from(&nats.tls_ca_file);
+        options.tls_identity = nats.tls_cert_file.clone().zip(nats.tls_key_file.clone());
         options.user.clone_from(&nats.user);
         options.password = nats.password.as_ref().map(|text| text.expose().to_owned());
-        options.inbox_prefix.clone_from(&nats.inbox_prefix);
+        let user = match name {
+            "producer" => User::Producer,
+            "scheduler" => User::Scheduler,
+            "worker" => User::Worker,
+            _ => User::Operator,
+        };
+        let own_prefix = || user.inbox_prefix(&self.namespace());
+        options.inbox_prefix = Some(nats.inbox_prefix.clone().unwrap_or_else(own_prefix));
         options.request_timeout = Duration::from_millis(nats.request_timeout_ms);
         options.connect_timeout = PATIENCE_OF_ROLES;
         options.name = format!("fairlane-{name}");

@@ -32,6 +32,8 @@ pub struct NatsOptions {
     pub url: String,
     /// JWT and nkey file of a user.
     pub creds_file: Option<PathBuf>,
+    /// File with the seed of an nkey.
+    pub nkey_file: Option<PathBuf>,
     /// User name; needs `password`.
     pub user: Option<String>,
     /// Password of `user`.
@@ -61,6 +63,7 @@ impl NatsOptions {
         Self {
             url: url.into(),
             creds_file: None,
+            nkey_file: None,
             user: None,
             password: None,
             inbox_prefix: None,
@@ -263,6 +266,14 @@ async fn settings(
             source,
         };
         settings = settings.credentials_file(path).await.map_err(failed)?;
+    }
+    if let Some(path) = &options.nkey_file {
+        let seed = tokio::fs::read_to_string(path).await;
+        let seed = seed.map_err(|source| ConnectError::Credentials {
+            path: path.clone(),
+            source,
+        })?;
+        settings = settings.nkey(seed.trim().to_owned());
     }
     if let Some(prefix) = &options.inbox_prefix {
         settings = settings.custom_inbox_prefix(prefix);

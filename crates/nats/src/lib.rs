@@ -83,6 +83,7 @@
 //! | [`objects::ensure`] | `$JS.API.INFO`, `$JS.API.STREAM.INFO.*`, `$JS.API.STREAM.CREATE.*`, `$JS.API.CONSUMER.INFO.*.*`, `$JS.API.CONSUMER.CREATE.>` |
 
 mod api;
+pub mod auth;
 pub mod callbacks;
 pub mod client;
 mod counts;

@@ -1,7 +1,8 @@
 //! A whole fleet for one test: a nats-server, the simulator, and real processes of every role.
 //!
 //! The simulator runs inside the test, so that its log, the upstream's own truth, can be read
-//! without asking anybody. Everything else is what a user would run.
+//! without asking anybody. Everything else is what a user would run: NATS lets each process in as its role, with the
+//! permissions of an installation.
 
 mod books;
 mod collector;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fairlane_core::{JobId, TenantId};
+use fairlane_nats::auth::User;
 use fairlane_nats::{HeaderMap, Nats, Records};
 use fairlane_sim::{Sim, SimConfig, SimHandle};
 use fairlane_support::{TestNats, eventually};
@@ -35,6 +37,8 @@ pub struct Setup {
     pub settings: Vec<(&'static str, String)>,
     /// What stands in the configuration file, for keys with dots in them.
     pub config: &'static str,
+    /// Tenants that have users of their own on NATS.
+    pub tenants: &'static [&'static str],
 }
 
 impl Default for Setup {
@@ -46,6 +50,7 @@ impl Default for Setup {
             sim: SimConfig::instant(),
             settings: Vec::new(),
             config: "",
+            tenants: &[],
         }
     }
 }
@@ -70,7 +75,7 @@ impl Fleet {
     /// # Panics
     /// With the reason, if something does not start.
     pub async fn start(program: &str, setup: Setup) -> Self {
-        let nats = TestNats::start().await;
+        let nats = TestNats::secured(setup.tenants, "").await;
         let sim = Sim::start(setup.sim).await.expect("the simulator starts");
         let mut fleet = Self {
             nats,
@@ -109,7 +114,7 @@ impl Fleet {
         Process::spawn(
             &self.program,
             &arguments,
-            &self.environment(),
+            &self.environment(role),
             self.dir.path(),
         )
     }
@@ -120,7 +125,7 @@ impl Fleet {
 
     /// Runs a command of the program to its end.
     pub async fn run(&self, arguments: &[&str]) -> std::process::Output {
-        process::run(&self.program, arguments, &self.environment()).await
+        process::run(&self.program, arguments, &self.environment("operator")).await
     }
 
     /// Runs a script in which `fairlane` is the program, at the top of the repository. The shell shows
@@ -133,16 +138,21 @@ impl Fleet {
             std::os::unix::fs::symlink(&self.program, &name).expect("a link to the program");
         }
         let path = std::env::var("PATH").unwrap_or_default();
-        let mut environment = self.environment();
+        let mut environment = self.environment("operator");
         environment.push(("PATH".to_owned(), format!("{}:{path}", bin.display())));
         let top = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
         let script = format!("cd {top}\nset -ex\n{script}");
         process::run(Path::new("/bin/sh"), &["-c", &script], &environment).await
     }
 
-    fn environment(&self) -> Vec<(String, String)> {
+    /// Every process is let into NATS as what it is, with the permissions of an installation.
+    fn environment(&self, user: &str) -> Vec<(String, String)> {
+        let keys = self.nats.keys.as_ref().expect("a server with keys");
+        let of_name = |known: &User| known.name() == user;
+        let user = User::ROLES.into_iter().find(of_name).expect("a role");
         let mut settings = vec![
             ("nats.url", self.nats.url().to_owned()),
+            ("nats.nkey_file", keys.seed(&user).display().to_string()),
             ("claude.base_url", self.sim.url()),
             ("claude.api_key", "sk-test-key".to_owned()),
             // Tests count the calls of jobs.
@@ -269,6 +279,29 @@ impl Fleet {
             }
         })
         .await
+    }
+}
+
+impl Drop for Fleet {
+    /// What a role lacks a permission for only times out, and mostly something else goes on in its place.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let logs = std::fs::read_dir(self.logs())
+            .into_iter()
+            .flatten()
+            .flatten();
+        let texts = logs.filter_map(|log| std::fs::read_to_string(log.path()).ok());
+        let texts: Vec<String> = texts.collect();
+        let refused = texts.iter().flat_map(|text| text.lines());
+        let refused: Vec<&str> = refused
+            .filter(|line| line.contains("NATS refused something"))
+            .collect();
+        assert!(
+            refused.is_empty(),
+            "permissions are missing in crates/nats/src/auth.rs: {refused:#?}"
+        );
     }
 }
 

@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use fairlane_nats::auth::User;
 use fairlane_nats::embedded::{
     self, Binary, EmbeddedServer, Origin, Search, ServerOptions, Version, Wheel,
 };
 use fairlane_nats::objects::{self, ObjectOptions};
 use fairlane_nats::{Nats, NatsOptions, connect};
+
+use crate::keys::{Keys, TESTER};
 
 /// A server of its own in a directory of its own, with all of Fairlane's objects, and a connection.
 #[derive(Debug)]
@@ -16,6 +19,8 @@ pub struct TestNats {
     pub nats: Nats,
     /// The server; everything about it goes when this is dropped.
     pub server: EmbeddedServer,
+    /// Who may do what, if not everybody may do everything.
+    pub keys: Option<Keys>,
 }
 
 impl TestNats {
@@ -27,12 +32,34 @@ impl TestNats {
         Self::with(ServerOptions::default(), &ObjectOptions::default()).await
     }
 
+    /// Starts a server with all objects that lets in the roles and these tenants alone, each with its
+    /// permissions. The connection may do everything. `more` goes into the server's configuration.
+    ///
+    /// # Panics
+    /// With the reason, if that fails.
+    pub async fn secured(tenants: &[&str], more: &str) -> Self {
+        let keys = Keys::new(tenants);
+        let options = ServerOptions {
+            extra_config: format!("{}{more}", keys.conf()),
+            ..ServerOptions::default()
+        };
+        let started = Self::try_bare(options, Some(keys)).await;
+        let started = started.unwrap_or_else(|error| {
+            panic!("cannot start a NATS server for a test: {error:#}");
+        });
+        let operator = started.connect_as(&User::Operator).await;
+        if let Err(error) = make(&operator, &ObjectOptions::default()).await {
+            panic!("the operator cannot make the objects: {error:#}");
+        }
+        started
+    }
+
     /// Starts a server without any objects.
     ///
     /// # Panics
     /// With the reason, if that fails.
     pub async fn bare(options: ServerOptions) -> Self {
-        match Self::try_bare(options).await {
+        match Self::try_bare(options, None).await {
             Ok(started) => started,
             Err(error) => panic!("cannot start a NATS server for a test: {error:#}"),
         }
@@ -50,10 +77,22 @@ impl TestNats {
         started
     }
 
-    async fn try_bare(options: ServerOptions) -> Result<Self> {
+    async fn try_bare(options: ServerOptions, keys: Option<Keys>) -> Result<Self> {
         let server = EmbeddedServer::start(options).await?;
-        let nats = connect(&test_options(server.url())).await?;
-        Ok(Self { nats, server })
+        let nats = connect(&test_options(server.url(), keys.is_some())).await?;
+        Ok(Self { nats, server, keys })
+    }
+
+    /// A connection as one of those who have keys.
+    ///
+    /// # Panics
+    /// If there are no keys, or with the reason, if that fails.
+    pub async fn connect_as(&self, user: &User) -> Nats {
+        let keys = self.keys.as_ref().expect("a server with keys");
+        match connect(&keys.options(user, self.url())).await {
+            Ok(nats) => nats,
+            Err(error) => panic!("cannot connect as {}: {error}", user.name()),
+        }
     }
 
     /// URL for further connections.
@@ -67,15 +106,19 @@ impl TestNats {
     /// # Panics
     /// With the reason, if that fails.
     pub async fn connect(&self) -> Nats {
-        match connect(&test_options(self.server.url())).await {
+        match connect(&test_options(self.server.url(), self.keys.is_some())).await {
             Ok(nats) => nats,
             Err(error) => panic!("cannot connect to the test's NATS server: {error}"),
         }
     }
 }
 
-fn test_options(url: &str) -> NatsOptions {
+fn test_options(url: &str, asks_who: bool) -> NatsOptions {
     let mut options = NatsOptions::new(url);
+    if asks_who {
+        options.user = Some(TESTER.to_owned());
+        options.password = Some(TESTER.to_owned());
+    }
     options.name = "test".to_owned();
     options.request_timeout = Duration::from_secs(5);
     options

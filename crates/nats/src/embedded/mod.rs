@@ -410,7 +410,8 @@ async fn greets(ports: &Ports) -> bool {
     let Some(address) = ports
         .nats
         .first()
-        .and_then(|url| url.strip_prefix("nats://"))
+        .and_then(|url| url.split_once("://"))
+        .map(|(_, address)| address)
     else {
         return false;
     };

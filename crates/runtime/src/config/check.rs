@@ -126,6 +126,38 @@ fn exclusive(settings: &Settings, origins: &Origins) -> Vec<Problem> {
             format!("excludes nats.user (from {from}): log in in one way only"),
         ));
     }
+    if let (Some(file), Some(_)) = (
+        &nats.nkey_file,
+        nats.user
+            .as_ref()
+            .map(|_| ())
+            .or(nats.creds_file.as_ref().map(|_| ())),
+    ) {
+        found.push(conflict(
+            "nats.nkey_file",
+            format!("{:?}", file.display().to_string()),
+            "excludes nats.creds_file and nats.user: log in in one way only".to_owned(),
+        ));
+    }
+    for (key, given, needs, other) in [
+        (
+            "nats.tls_cert_file",
+            &nats.tls_cert_file,
+            "nats.tls_key_file",
+            &nats.tls_key_file,
+        ),
+        (
+            "nats.tls_key_file",
+            &nats.tls_key_file,
+            "nats.tls_cert_file",
+            &nats.tls_cert_file,
+        ),
+    ] {
+        if let (Some(file), None) = (given, other) {
+            let value = format!("{:?}", file.display().to_string());
+            found.push(conflict(key, value, format!("needs {needs}")));
+        }
+    }
     match (&nats.user, &nats.password) {
         (Some(user), None) => found.push(conflict(
             "nats.user",

@@ -159,8 +159,10 @@ described! {
         url: String = "nats://127.0.0.1:4222".to_owned(), Kind::Leaf(Rule::Url(&["nats", "tls", "ws", "wss"]));
         /// Prefix of every subject, stream and bucket; several fleets can share one NATS under different ones.
         namespace: String = "fl".to_owned(), Kind::Leaf(Rule::Token);
-        /// Credentials file (JWT and seed). Not together with `user`.
+        /// Credentials file (JWT and seed). Not together with `nkey_file` or `user`.
         creds_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
+        /// File with the seed of an nkey, as `fairlane auth` writes it. Not together with `user`.
+        nkey_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
         /// User name; needs `password`.
         user: Option<String> = None, Kind::Optional(Rule::Text);
         /// Password of `user`. Secret; best given as FAIRLANE__NATS__PASSWORD.
@@ -169,7 +171,15 @@ described! {
         replicas: u32 = 1, whole(1, 5);
         /// Longest wait for an answer from the server, milliseconds.
         request_timeout_ms: u64 = 5_000, whole(100, 120_000);
-        /// Prefix of reply subjects, for accounts that may subscribe only under their own. Unset: the client's default.
+        /// Certificate authorities that vouch for the server, PEM; beside those of the system. Encryption itself is asked for
+        /// by `tls://` in `url`.
+        tls_ca_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
+        /// Certificate of ours, PEM, for servers that ask for one; needs `tls_key_file`.
+        tls_cert_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
+        /// Its private key, PEM.
+        tls_key_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
+        /// Prefix of reply subjects, for users that may subscribe only under their own. Unset: `_INBOX_`, the namespace and the
+        /// role, as `fairlane auth` grants it; `operator` for commands.
         inbox_prefix: Option<String> = None, Kind::Optional(Rule::Text);
     }
 }
