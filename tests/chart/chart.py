@@ -14,7 +14,11 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "fairlane"
-VALUES = Path(__file__).parent / "values"
+VALUES = CHART / "ci"
+
+
+def values_file(name):
+    return VALUES / f"{name}-values.yaml"
 
 
 class Refused(Exception):
@@ -47,7 +51,7 @@ def render(*files, name="demo", kube="1.37", namespace="default", values=None, s
         inline.flush()
         arguments = ["template", name, CHART, "--kube-version", kube, "--namespace", namespace]
         for file in files:
-            arguments += ["-f", VALUES / f"{file}.yaml"]
+            arguments += ["-f", values_file(file)]
         arguments += ["-f", inline.name]
         if show:
             arguments += ["--show-only", show]
@@ -56,7 +60,7 @@ def render(*files, name="demo", kube="1.37", namespace="default", values=None, s
 
 def notes(*files):
     """What helm tells after an installation."""
-    arguments = [argument for file in files for argument in ("-f", VALUES / f"{file}.yaml")]
+    arguments = [argument for file in files for argument in ("-f", values_file(file))]
     told = helm("install", "demo", CHART, "--dry-run=client", *arguments)
     return told.split("\nNOTES:\n", 1)[1]
 
@@ -102,9 +106,9 @@ def schema_version(kube):
 
 
 def schema_errors(one, kube):
-    """What is wrong with an object, for a built-in kind or PodMonitor."""
-    if one["kind"] == "PodMonitor":
-        found = jsonschema.Draft202012Validator(POD_MONITOR).iter_errors(one)
+    """What is wrong with an object, for a built-in kind or one of CUSTOM."""
+    if one["kind"] in CUSTOM:
+        found = jsonschema.Draft202012Validator(CUSTOM[one["kind"]]).iter_errors(one)
     else:
         found = validator(one["kind"], one["apiVersion"], kube).iter_errors(one)
     where = f"{one['kind']} {one['metadata']['name']}"
@@ -117,20 +121,90 @@ def closed(**properties):
 
 TEXT = {"type": "string"}
 TEXTS = {"type": "object", "additionalProperties": TEXT}
-# The part of the custom resource that the chart writes; anything else would be a misspelling.
-POD_MONITOR = closed(
-    apiVersion={"const": "monitoring.coreos.com/v1"},
-    kind=TEXT,
-    metadata=closed(name=TEXT, namespace=TEXT, labels=TEXTS),
-    spec=closed(
-        selector=closed(
-            matchLabels=TEXTS,
-            matchExpressions={
-                "type": "array",
-                "items": closed(key=TEXT, operator={"enum": ["In"]}, values={"type": "array", "items": TEXT}),
-            },
-        ),
-        podTargetLabels={"type": "array", "items": TEXT},
-        podMetricsEndpoints={"type": "array", "items": closed(port=TEXT, path=TEXT, interval=TEXT)},
-    ),
+COUNT = {"type": "integer", "minimum": 0}
+METADATA = closed(name=TEXT, namespace=TEXT, labels=TEXTS)
+LABEL_SELECTOR = closed(
+    matchLabels=TEXTS,
+    matchExpressions={
+        "type": "array",
+        "items": closed(key=TEXT, operator={"enum": ["In"]}, values={"type": "array", "items": TEXT}),
+    },
 )
+ENDPOINTS = {"type": "array", "items": closed(port=TEXT, path=TEXT, interval=TEXT)}
+
+
+def optional(schema, *names):
+    """The same, where these properties may be absent."""
+    return {**schema, "required": [name for name in schema["required"] if name not in names]}
+
+
+def listed(*items):
+    return {"type": "array", "minItems": 1, "items": {"oneOf": list(items)}}
+
+
+SCALING_RULES = closed(
+    stabilizationWindowSeconds=COUNT,
+    # A quantity: a number would be refused.
+    tolerance=TEXT,
+    policies=listed(closed(type={"enum": ["Percent", "Pods"]}, value=COUNT, periodSeconds=COUNT)),
+)
+BEHAVIOR = closed(scaleUp=optional(SCALING_RULES, "tolerance"), scaleDown=optional(SCALING_RULES, "tolerance"))
+# The parts of custom resources that the chart writes; anything else would be a misspelling. What their own schemas say of
+# them is checked beside this, by crds.mjs.
+CUSTOM = {
+    "PodMonitor": closed(
+        apiVersion={"const": "monitoring.coreos.com/v1"},
+        kind=TEXT,
+        metadata=METADATA,
+        spec=closed(selector=LABEL_SELECTOR, podTargetLabels={"type": "array", "items": TEXT}, podMetricsEndpoints=ENDPOINTS),
+    ),
+    "ServiceMonitor": closed(
+        apiVersion={"const": "monitoring.coreos.com/v1"},
+        kind=TEXT,
+        metadata=METADATA,
+        spec=closed(selector=LABEL_SELECTOR, targetLabels={"type": "array", "items": TEXT}, endpoints=ENDPOINTS),
+    ),
+    # What is in the rules is for promtool.
+    "PrometheusRule": closed(
+        apiVersion={"const": "monitoring.coreos.com/v1"},
+        kind=TEXT,
+        metadata=METADATA,
+        spec=closed(groups={"type": "array", "minItems": 1}),
+    ),
+    "ScaledObject": closed(
+        apiVersion={"const": "keda.sh/v1alpha1"},
+        kind=TEXT,
+        metadata=METADATA,
+        spec=closed(
+            scaleTargetRef=closed(apiVersion={"const": "apps/v1"}, kind={"const": "Deployment"}, name=TEXT),
+            minReplicaCount=COUNT,
+            maxReplicaCount=COUNT,
+            pollingInterval=COUNT,
+            cooldownPeriod=COUNT,
+            fallback=closed(
+                failureThreshold=COUNT, replicas=COUNT, behavior={"enum": ["scalingModifiers", "currentReplicasIfHigher"]}
+            ),
+            advanced=optional(
+                closed(
+                    scalingModifiers=closed(formula=TEXT, target=TEXT, metricType={"const": "AverageValue"}),
+                    horizontalPodAutoscalerConfig=closed(behavior=BEHAVIOR),
+                ),
+                "scalingModifiers",
+            ),
+            triggers=listed(
+                closed(
+                    type={"const": "metrics-api"},
+                    name=TEXT,
+                    metricType={"const": "AverageValue"},
+                    metadata=closed(url=TEXT, valueLocation=TEXT, targetValue=TEXT),
+                ),
+                closed(
+                    type={"const": "prometheus"},
+                    name=TEXT,
+                    metricType={"const": "AverageValue"},
+                    metadata=closed(serverAddress=TEXT, query=TEXT, threshold=TEXT, ignoreNullValues={"const": "false"}),
+                ),
+            ),
+        ),
+    ),
+}

@@ -6,7 +6,8 @@ from chart import pods
 
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # stricter than the API for all kinds but Service
 KINDS = {
-    "ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Service", "StatefulSet",
+    "ConfigMap", "Deployment", "HorizontalPodAutoscaler", "NetworkPolicy", "Pod", "PodDisruptionBudget", "PodMonitor",
+    "PrometheusRule", "ScaledObject", "Service", "ServiceMonitor", "StatefulSet",
 }  # fmt: skip
 RESTRICTED_VOLUMES = {
     "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
@@ -18,14 +19,19 @@ def all_rules(found):
     wrong = kinds(found) + names(found) + labels(found) + selectors(found) + ports(found) + references(found)
     for owner, template in pods(found):
         wrong += [f"{owner['metadata']['name']}: {text}" for text in restricted(template["spec"]) + ours(template["spec"])]
+    for one in found:
+        if one["kind"] == "Pod":
+            wrong += [f"{one['metadata']['name']}: {text}" for text in restricted(one["spec"])]
     return wrong
 
 
 def kinds(found):
-    """No Roles, no accounts, no hooks: leader election is in NATS, and nothing has to run at installation."""
+    """No Roles, no accounts, no hooks but that of `helm test`: leader election is in NATS, and nothing has to run at
+    installation."""
     wrong = [f"unexpected kind {one['kind']}" for one in found if one["kind"] not in KINDS]
-    hooks = [one for one in found if any("hook" in key for key in one["metadata"].get("annotations", {}))]
-    return wrong + [f"a hook: {one['metadata']['name']}" for one in hooks]
+    hooks = [one for one in found if one["metadata"].get("annotations", {}).get("helm.sh/hook", "test") != "test"]
+    pods = [one for one in found if one["kind"] == "Pod" and "helm.sh/hook" not in one["metadata"].get("annotations", {})]
+    return wrong + [f"a hook, or a bare pod: {one['metadata']['name']}" for one in hooks + pods]
 
 
 def names(found):
@@ -87,7 +93,18 @@ def selectors(found):
             expected = [owner for owner, _ in pods(found) if owner["metadata"]["name"] == name]
         elif one["kind"] == "PodMonitor":
             chosen = selected(found, spec["selector"])
-            expected = [owner for owner, _ in pods(found) if owner["metadata"]["name"].endswith(ROLES)]
+            is_split = any(other["kind"] == "ServiceMonitor" for other in found)
+            roles = "-worker" if is_split else ROLES
+            expected = [owner for owner, _ in pods(found) if owner["metadata"]["name"].endswith(roles)]
+        elif one["kind"] == "ServiceMonitor":
+            chosen = [other for other in found if other["kind"] == "Service" and matches(spec["selector"], other["metadata"]["labels"])]
+            expected = [other for other in found if other["kind"] == "Service" and other["metadata"]["name"].endswith(ROLES)]
+        elif one["kind"] in ("ScaledObject", "HorizontalPodAutoscaler"):
+            target = spec["scaleTargetRef"]
+            chosen = [other for other in found if other["kind"] == target["kind"] and other["metadata"]["name"] == target["name"]]
+            expected = [other for other in found if other["metadata"]["name"].endswith("-worker") and other["kind"] == "Deployment"]
+            # Two that count the same pods would quarrel.
+            expected = [other for other in expected if "replicas" not in other["spec"]]
         else:
             continue
         if not expected or chosen != expected:
@@ -111,6 +128,9 @@ def ports(found):
         if one["kind"] == "Service":
             chosen = selected(found, {"matchLabels": spec["selector"]})
             wanted = [(port["targetPort"], chosen) for port in spec["ports"]]
+        elif one["kind"] == "ServiceMonitor":
+            names = {port["name"] for other in found if other["kind"] == "Service" for port in other["spec"]["ports"]}
+            wrong += [f"{name}: no port {end['port']}" for end in spec["endpoints"] if end["port"] not in names]
         elif one["kind"] == "PodMonitor":
             wanted = [(end["port"], selected(found, spec["selector"])) for end in spec["podMetricsEndpoints"]]
         elif one["kind"] == "NetworkPolicy":

@@ -42,5 +42,8 @@ def compare(config, known, path):
 
 
 def same_kind(value, known):
+    # The example says so of what is not set.
+    if known == "":
+        return True
     # A whole number will do where a number is asked for, but not the other way round.
     return type(value) is type(known) or (type(value) is int and type(known) is float)

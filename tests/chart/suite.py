@@ -18,10 +18,10 @@ import live
 import readme
 import rules
 import settings
-from chart import CHART, ROOT, VALUES, Refused, find, helm, notes, objects, pods, render, schema_errors, toml_text
+from chart import CHART, ROOT, VALUES, Refused, find, helm, notes, objects, pods, render, schema_errors, toml_text, values_file
 
-FILES = sorted(path.stem for path in VALUES.glob("*.yaml"))
-NAMES = ["n", "on", "123", "1e3"]
+FILES = sorted(path.name.removesuffix("-values.yaml") for path in VALUES.glob("*-values.yaml"))
+NAMES = ["demo", "n", "on", "123", "1e3"]
 KUBES = ["1.29", "1.33", "1.37"]
 ROLES = ["producer", "scheduler", "worker"]
 
@@ -49,7 +49,7 @@ def same(got, wanted):
 
 
 def tree(file):
-    return yaml.safe_load((VALUES / f"{file}.yaml").read_text())
+    return yaml.safe_load(values_file(file).read_text())
 
 
 def deployment(found, role):
@@ -65,7 +65,7 @@ def pod(found, role):
 
 @test(*[(file,) for file in FILES])
 def helm_lints(file):
-    told = helm("lint", "--strict", CHART, "-f", VALUES / f"{file}.yaml")
+    told = helm("lint", "--strict", CHART, "-f", values_file(file))
     assert "1 chart(s) linted, 0 chart(s) failed" in told, told
 
 
@@ -111,7 +111,7 @@ def old_clusters_are_refused():
 # Refusals
 
 
-with (VALUES.parent / "negative.yaml").open() as table:
+with (ROOT / "tests" / "chart" / "negative.yaml").open() as table:
     NEGATIVE = {case["name"]: case for case in yaml.safe_load(table)}
 
 
@@ -286,6 +286,125 @@ def images_go_by_digest_before_tag(image, wanted):
         same(pod(found, role)["containers"][0]["image"], wanted.format(app=app))
 
 
+# Scaling
+
+
+def scaler(found, kind):
+    [one] = [one for one in found if one["kind"] == kind]
+    return one["spec"]
+
+
+@test(("none", 1), ("keda", 0), ("hpa", 0))
+def an_autoscaler_alone_counts_the_workers(mode, with_replicas):
+    found = objects(render("minimal", values={"autoscaling": {"mode": mode}}))
+    same(["replicas" in deployment(found, role) for role in ROLES], [True, True, bool(with_replicas)])
+    same(len([one for one in found if one["kind"] in ("ScaledObject", "HorizontalPodAutoscaler")]), 1 - with_replicas)
+
+
+@test()
+def slots_are_counted_alike_by_workers_schedulers_and_autoscalers():
+    found = objects(render("keda"))
+    config = tomllib.loads(toml_text(found))
+    same(config["worker"]["slots"], 32)
+    same(config["scheduler"]["autoscale"], {"slots_min": 96, "slots_max": 960})
+    spec = scaler(found, "ScaledObject")
+    same([one["metadata"].get("targetValue", one["metadata"].get("threshold")) for one in spec["triggers"]], ["32", "32"])
+    same(spec["advanced"]["scalingModifiers"]["target"], "32")
+    same(settings.example()["worker"]["slots"], 64)
+    hpa = scaler(objects(render("hpa")), "HorizontalPodAutoscaler")
+    same(hpa["metrics"][0]["external"]["target"], {"type": "AverageValue", "averageValue": "64"})
+
+
+@test()
+def keda_asks_the_schedulers_first_and_is_let_in():
+    found = objects(render("keda"))
+    first, second = scaler(found, "ScaledObject")["triggers"]
+    service = find(found, "Service", "-scheduler")
+    url = f"http://{service['metadata']['name']}.default.svc:{service['spec']['ports'][0]['port']}/v1/autoscale?pool=default"
+    same((first["metadata"]["url"], first["metadata"]["valueLocation"]), (url, "wanted_slots"))
+    same(second["metadata"]["ignoreNullValues"], "false")
+    peers = find(found, "NetworkPolicy", "-scheduler")["spec"]["ingress"][0]["from"]
+    assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}} in peers, peers
+    same(len(find(found, "NetworkPolicy", "-worker")["spec"]["ingress"][0]["from"]), 1)
+
+
+@test()
+def without_prometheus_an_error_keeps_what_is_there():
+    spec = scaler(objects(render("keda-alone")), "ScaledObject")
+    same(spec["fallback"], {"failureThreshold": 4, "replicas": 1, "behavior": "currentReplicasIfHigher"})
+    same((len(spec["triggers"]), spec["minReplicaCount"]), (1, 0))
+
+
+@test(("1.29", False), ("1.33", True))
+def tolerance_is_rendered_where_it_is_known(kube, is_known):
+    for file, kind in (("keda", "ScaledObject"), ("hpa", "HorizontalPodAutoscaler")):
+        text = render(file, kube=kube, show="templates/autoscaling.yaml")
+        same('tolerance: "0.1"' in text, is_known)
+
+
+@test((1,), (2,), (5,))
+def no_node_is_ever_kept_from_being_drained(replicas):
+    found = objects(render("minimal", values={"defaults": {"replicas": replicas}}))
+    for one in found:
+        if one["kind"] == "PodDisruptionBudget":
+            most = one["spec"]["maxUnavailable"]
+            # A percentage is rounded up.
+            assert (int(most[:-1]) if isinstance(most, str) else most) > 0
+            same(one["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow")
+
+
+# What watches over it
+
+
+@test()
+def rules_and_dashboards_arrive_as_they_stand_in_their_files():
+    import json
+
+    found = objects(render("keda"))
+    rules_found = {one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "PrometheusRule"}
+    paths = sorted((CHART / "files" / "rules").glob("*.yaml"))
+    same(rules_found, {f"demo-fairlane-rules-{path.stem}": yaml.safe_load(path.read_text()) for path in paths})
+    boards = {name: text for one in found if "-dashboard-" in one["metadata"]["name"] for name, text in one["data"].items()}
+    paths = sorted((CHART / "files" / "dashboards").glob("*.json"))
+    same({name: json.loads(text) for name, text in boards.items()}, {path.name: json.loads(path.read_text()) for path in paths})
+    assert rules_found and boards
+
+
+@test()
+def each_role_gets_its_own_key_to_nats():
+    found = objects(render("keda"))
+    same(tomllib.loads(toml_text(found))["nats"]["nkey_file"], "/etc/fairlane/nats/user.nk")
+    for role in ROLES:
+        [secret] = [one["secret"] for one in pod(found, role)["volumes"] if one["name"] == "nats-creds"]
+        same(secret["items"], [{"key": f"{role}.nk", "path": "user.nk"}])
+    [tester] = [one["spec"] for one in found if one["kind"] == "Pod"]
+    [secret] = [one["secret"] for one in tester["volumes"] if one["name"] == "nats-creds"]
+    same(secret["items"], [{"key": "operator.nk", "path": "user.nk"}])
+
+
+@test(("minimal", "status"), ("trial", "submit"))
+def helm_test_runs_a_command_of_the_program(file, command):
+    [tester] = [one for one in objects(render(file)) if one["kind"] == "Pod"]
+    assert command in tester["spec"]["containers"][0]["args"]
+    same(tester["spec"]["restartPolicy"], "Never")
+
+
+@test()
+def custom_resources_pass_their_own_schemas():
+    import json
+
+    custom = [one for file in FILES for kube in KUBES for one in objects(render(file, kube=kube)) if "." in one["apiVersion"].split("/")[0]]
+    custom = [one for one in custom if one["apiVersion"].split("/")[0] in ("keda.sh", "monitoring.coreos.com")]
+    same({one["kind"] for one in custom}, {"PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor"})
+    broken = copy.deepcopy([one for one in custom if one["kind"] == "ScaledObject"][0])
+    broken["metadata"]["name"] = "broken"
+    broken["spec"]["triggers"][0]["metadata"]["targetValue"] = 8
+    command = ["node", str(ROOT / "tests" / "chart" / "crds.mjs")]
+    told = subprocess.run(command, input=json.dumps([*custom, broken]), capture_output=True, text=True, check=False)
+    same([line.split(":")[0] for line in told.stdout.splitlines()], ["ScaledObject broken"])
+    same((told.returncode, told.stderr), (1, ""))
+
+
 # Network
 
 
@@ -351,6 +470,16 @@ OTHER = {
     "containerSecurityContext": {"privileged": False},
     "podMonitor.interval": "7s",
     "podMonitor.labels": {"x": "y"},
+    "secrets.natsKeys.keys": {"worker": "x"},
+    "autoscaling.mode": "hpa",
+    "autoscaling.minReplicas": 4,
+    "autoscaling.prometheus.serverAddress": "http://x",
+    "serviceMonitor.interval": "7s",
+    "serviceMonitor.labels": {"x": "y"},
+    "alerts.labels": {"x": "y"},
+    "dashboards.labels": {"x": "y"},
+    "dashboards.annotations": {"x": "y"},
+    "networkPolicy.autoscalerFrom": [{"podSelector": {}}],
     "networkPolicy.metricsFrom": [{"podSelector": {}}],
     "networkPolicy.natsTo": [{"podSelector": {}}],
     "networkPolicy.apiCidrs": ["10.0.0.0/8"],
@@ -390,6 +519,7 @@ def every_value_changes_something(path):
     bases = [
         ("minimal", {"secrets": {"natsCreds": {"existingSecret": "x"}}, **ON}),
         ("trial", ON),
+        ("keda", {}),
     ]
     default = yaml.safe_load((CHART / "values.yaml").read_text())
     for key in keys:
@@ -411,7 +541,7 @@ def every_value_changes_something(path):
             other = {key: other}
         for file, base in bases:
             told = outcome(file, overlaid(base, other))
-            assert "schema" not in told, told
+            assert "values don't meet the spec" not in told, told
             differs = differs or told != outcome(file, base)
     assert differs, f"{others} change nothing"
 

@@ -17,6 +17,21 @@
 {{- if .Values.secrets.natsCreds.existingSecret -}}
   {{- $_ := set $config.nats "creds_file" (printf "/etc/fairlane/nats/%s" .Values.secrets.natsCreds.key) -}}
 {{- end -}}
+{{- if .Values.secrets.natsKeys.existingSecret -}}
+  {{- $_ := set $config.nats "nkey_file" "/etc/fairlane/nats/user.nk" -}}
+{{- end -}}
+{{- if .Values.secrets.natsCa.existingSecret -}}
+  {{- $_ := set $config.nats "tls_ca_file" (printf "/etc/fairlane/nats-ca/%s" .Values.secrets.natsCa.key) -}}
+{{- end -}}
+{{- with .Values.autoscaling -}}
+  {{- if ne .mode "none" -}}
+    {{- $slots := int (include "fairlane.slots" $) -}}
+    {{- $bounds := dict "slots_min" (mul .minReplicas $slots) "slots_max" (mul .maxReplicas $slots) -}}
+    {{- $autoscale := default dict $config.scheduler.autoscale -}}
+    {{- include "fairlane.overlay" (list $autoscale $bounds) -}}
+    {{- $_ := set $config.scheduler "autoscale" $autoscale -}}
+  {{- end -}}
+{{- end -}}
 {{- if .Values.simulator.enabled -}}
   {{- $_ := set $config.claude "base_url" (printf "http://%s-simulator:9000" $fullname) -}}
   {{- $_ := set $config.claude "api_key" "simulator" -}}

@@ -138,3 +138,72 @@ securityContext:
 {{- get (dict "nats" "4222" "tls" "4222" "ws" "80" "wss" "443" "http" "80" "https" "443") $scheme -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Jobs that a worker runs at once: what the programs take, and what pods are counted by. */}}
+{{- define "fairlane.slots" -}}
+{{- $worker := default dict .Values.config.worker -}}
+{{- int (default 64 $worker.slots) -}}
+{{- end -}}
+
+{{/* Environment: a map of texts or sources, as a list. */}}
+{{- define "fairlane.env" -}}
+{{- range $variable, $value := . }}
+{{- if not (kindIs "invalid" $value) }}
+- name: {{ $variable | quote }}
+  {{- if kindIs "map" $value }}
+  {{- toYaml $value | nindent 2 }}
+  {{- else }}
+  value: {{ $value | quote }}
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Where a role, or the operator, finds its configuration and secrets. Takes root and component. */}}
+{{- define "fairlane.mounts" -}}
+- {name: config, mountPath: /etc/fairlane/fairlane.toml, subPath: fairlane.toml, readOnly: true}
+{{- if and (eq .component "worker") .root.Values.secrets.claudeApiKey.existingSecret }}
+- {name: claude-api-key, mountPath: /etc/fairlane/claude, readOnly: true}
+{{- end }}
+{{- if or .root.Values.secrets.natsCreds.existingSecret .root.Values.secrets.natsKeys.existingSecret }}
+- {name: nats-creds, mountPath: /etc/fairlane/nats, readOnly: true}
+{{- end }}
+{{- if .root.Values.secrets.natsCa.existingSecret }}
+- {name: nats-ca, mountPath: /etc/fairlane/nats-ca, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{/* The volumes of these mounts. */}}
+{{- define "fairlane.volumes" -}}
+- name: config
+  configMap:
+    name: {{ printf "%s-config" (include "fairlane.fullname" .root) | quote }}
+{{- with .root.Values.secrets.claudeApiKey }}
+{{- if and (eq $.component "worker") .existingSecret }}
+{{- include "fairlane.secretVolume" (dict "name" "claude-api-key" "secret" .existingSecret "key" .key "path" .key) }}
+{{- end }}
+{{- end }}
+{{- with .root.Values.secrets.natsCreds }}
+{{- if .existingSecret }}
+{{- include "fairlane.secretVolume" (dict "name" "nats-creds" "secret" .existingSecret "key" .key "path" .key) }}
+{{- end }}
+{{- end }}
+{{- with .root.Values.secrets.natsKeys }}
+{{- if .existingSecret }}
+{{- include "fairlane.secretVolume" (dict "name" "nats-creds" "secret" .existingSecret "key" (get .keys $.component) "path" "user.nk") }}
+{{- end }}
+{{- end }}
+{{- with .root.Values.secrets.natsCa }}
+{{- if .existingSecret }}
+{{- include "fairlane.secretVolume" (dict "name" "nats-ca" "secret" .existingSecret "key" .key "path" .key) }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "fairlane.secretVolume" }}
+- name: {{ .name }}
+  secret:
+    secretName: {{ .secret | quote }}
+    defaultMode: 0440
+    items: [{key: {{ .key | quote }}, path: {{ .path | quote }}}]
+{{- end -}}

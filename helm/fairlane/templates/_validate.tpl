@@ -23,8 +23,10 @@
   {{- if $nats.url -}}
     {{- $problems = append $problems "config.nats.url and devNats.enabled exclude each other: the chart sets the address of its own NATS" -}}
   {{- end -}}
-  {{- if .Values.secrets.natsCreds.existingSecret -}}
-    {{- $problems = append $problems "secrets.natsCreds.existingSecret and devNats.enabled exclude each other: devNats has no login" -}}
+  {{- range list "natsCreds" "natsKeys" "natsCa" -}}
+    {{- if (get $.Values.secrets .).existingSecret -}}
+      {{- $problems = append $problems (printf "secrets.%s.existingSecret and devNats.enabled exclude each other: devNats has no login" .) -}}
+    {{- end -}}
   {{- end -}}
   {{- if gt (int (default 1 $nats.replicas)) 1 -}}
     {{- $problems = append $problems (printf "config.nats.replicas is %d and devNats is one server: leave it at 1" (int $nats.replicas)) -}}
@@ -44,10 +46,36 @@
   {{- $problems = append $problems "secrets.claudeApiKey.existingSecret is not set: name a Secret that holds the API key, or set simulator.enabled to try Fairlane out" -}}
 {{- end -}}
 
+{{- if and .Values.secrets.natsCreds.existingSecret .Values.secrets.natsKeys.existingSecret -}}
+  {{- $problems = append $problems "secrets.natsCreds.existingSecret and secrets.natsKeys.existingSecret exclude each other: log in in one way" -}}
+{{- end -}}
+
+{{- with .Values.autoscaling -}}
+  {{- if ne .mode "none" -}}
+    {{- if gt (int .minReplicas) (int .maxReplicas) -}}
+      {{- $problems = append $problems (printf "autoscaling.minReplicas is %d and autoscaling.maxReplicas is %d: the first must not be larger" (int .minReplicas) (int .maxReplicas)) -}}
+    {{- end -}}
+    {{- if and (eq .mode "hpa") (lt (int .minReplicas) 1) -}}
+      {{- $problems = append $problems "autoscaling.minReplicas is 0 and autoscaling.mode is hpa: only keda scales to none" -}}
+    {{- end -}}
+    {{- if hasKey $.Values.worker "replicas" -}}
+      {{- $problems = append $problems (printf "worker.replicas is set and autoscaling.mode is %s: the autoscaler counts the pods; set autoscaling.minReplicas" .mode) -}}
+    {{- end -}}
+    {{- $autoscale := default dict (default dict $config.scheduler).autoscale -}}
+    {{- range list "slots_min" "slots_max" -}}
+      {{- if not (kindIs "invalid" (get $autoscale . | default nil)) -}}
+        {{- $problems = append $problems (printf "config.scheduler.autoscale.%s is refused: the chart sets it; use autoscaling.minReplicas and maxReplicas" .) -}}
+      {{- end -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+
 {{- range $key, $instead := dict
     "claude.api_key" "it would be readable in a ConfigMap; use secrets.claudeApiKey"
     "claude.api_key_file" "the chart sets it; use secrets.claudeApiKey"
     "nats.creds_file" "the chart sets it; use secrets.natsCreds"
+    "nats.nkey_file" "the chart sets it; use secrets.natsKeys"
+    "nats.tls_ca_file" "the chart sets it; use secrets.natsCa"
     "nats.password" "it would be readable in a ConfigMap; use extraEnv.FAIRLANE__NATS__PASSWORD with a secretKeyRef"
     "producer.http_addr" "the chart sets it; use http.host and http.port"
     "scheduler.http_addr" "the chart sets it; use http.host and http.port"
@@ -73,13 +101,16 @@
       {{- $problems = append $problems (printf "%s.terminationGracePeriodSeconds is %d and must be at least %d (%s): pods would be killed at work" $name (int64 $explicit) $min $why) -}}
     {{- end -}}
   {{- end -}}
+  {{- if and $component.pdb.enabled (regexMatch "^0+%?$" (toString $component.pdb.maxUnavailable)) -}}
+    {{- $problems = append $problems (printf "%s.pdb.maxUnavailable is %v: no node with such a pod could be drained; allow at least 1" $name $component.pdb.maxUnavailable) -}}
+  {{- end -}}
   {{- range $variable, $value := $component.extraEnv -}}
     {{- if or (eq $variable "FAIRLANE_NATS_URL") (and (hasPrefix "FAIRLANE__" $variable) (not (has $variable (list "FAIRLANE__NATS__USER" "FAIRLANE__NATS__PASSWORD")))) -}}
       {{- $problems = append $problems (printf "%s.extraEnv.%s is refused: it would win over the configuration that the chart knows; use config, or secrets" $name $variable) -}}
     {{- end -}}
   {{- end -}}
   {{- range $component.extraVolumes -}}
-    {{- if has .name (list "config" "claude-api-key" "nats-creds") -}}
+    {{- if has .name (list "config" "claude-api-key" "nats-creds" "nats-ca") -}}
       {{- $problems = append $problems (printf "%s.extraVolumes: the name %s belongs to the chart" $name .name) -}}
     {{- end -}}
   {{- end -}}
