@@ -280,6 +280,22 @@ def typescript(world):
     assert ended.returncode == 0, (ended.stdout + ended.stderr).decode(errors="replace")
 
 
+def random_requests(world):
+    """Random requests to every path of the OpenAPI document: no 5xx, no hang, answers as described"""
+    tokens = (world.fleet.scratch / "data" / "api-tokens").read_text().split()
+    command = [
+        sys.executable, "-m", "schemathesis.cli", "run", f"{world.fleet.api_url}/v1/openapi.json",
+        "--header", f"authorization: Bearer {tokens[1]}", "--header", "fairlane-tenant: random",
+        "--checks", "not_a_server_error,content_type_conformance,response_schema_conformance",
+        "--phases", "examples,coverage,fuzzing", "--max-examples", "15", "--request-timeout", "30",
+        "--suppress-health-check", "all", "--seed", "7", "--no-color", "--max-failures", "5",
+    ]
+    ended = subprocess.run(command, cwd=world.fleet.scratch, capture_output=True, timeout=400)
+    said = (ended.stdout + ended.stderr).decode(errors="replace")
+    assert ended.returncode == 0, said[-6_000:]
+    message(world)
+
+
 def kills(world):
     """Workers, leader and producer killed during 200 calls: answers or clean errors, and nothing paid again"""
     prefix, stop = uuid.uuid4(), threading.Event()
@@ -353,7 +369,8 @@ def shares(program):
 
 CHECKS = [
     message, grey_answers, streaming, unseen_retry, seen_failure, tools, count_tokens, models, errors, idempotency,
-    borders, batches, gone_caller, typescript, kills,
+    borders, batches, gone_caller, typescript,
+    random_requests, kills,
 ]
 
 

@@ -28,7 +28,8 @@ struct Doc {
     summary: &'static str,
     who: Who,
     query: &'static [(&'static str, &'static str, &'static str)],
-    body: Option<(&'static str, Value)>,
+    /// Schema of the body, which is JSON.
+    body: Option<Value>,
     answers: (u16, &'static str),
 }
 
@@ -50,12 +51,7 @@ impl Doc {
     }
 
     fn takes(mut self, schema: Value) -> Self {
-        self.body = Some((JSON, schema));
-        self
-    }
-
-    fn takes_lines(mut self, schema: Value) -> Self {
-        self.body = Some((LINES, schema));
+        self.body = Some(schema);
         self
     }
 
@@ -245,10 +241,10 @@ fn job_paths(surface: Surface) -> Surface {
             "/v1/jobs",
             jobs::create,
             Doc::new(
-                "Submit a job, or several: one JSON object a line",
+                "Submit a job; or several, one JSON object a line",
                 Who::Tenant,
             )
-            .takes_lines(json!({"type": "object", "required": ["origin", "kind"]}))
+            .takes(json!({"type": "object", "required": ["origin", "kind"]}))
             .answers(202, JSON),
         )
         .get(
@@ -480,9 +476,8 @@ fn described(method: &str, path: &str, doc: &Doc) -> Value {
             "default": {"description": "an error", "content": {JSON: {"schema": error}}},
         },
     });
-    if let Some((media, schema)) = &doc.body {
-        operation["requestBody"] =
-            json!({"required": true, "content": {*media: {"schema": schema}}});
+    if let Some(schema) = &doc.body {
+        operation["requestBody"] = json!({"required": true, "content": {JSON: {"schema": schema}}});
     }
     if doc.who == Who::Anybody {
         operation["security"] = json!([]);
