@@ -221,7 +221,11 @@ fn producer(names: &Namespace) -> Grants {
         .writes_bucket(&names.status_bucket())
         .watches(&names.idem_bucket())
         .writes_bucket(&names.idem_bucket())
+        // Keys are made, letters purged and accounts told over HTTP, too.
         .watches(&names.tenants_bucket())
+        .writes_bucket(&names.tenants_bucket())
+        .deletes_from(&names.dlq_stream())
+        .follows(&names.ledger_stream())
         .watches(&names.batches_bucket())
         .writes_bucket(&names.batches_bucket())
         // Dead letters are sent again over HTTP, too.
@@ -236,6 +240,8 @@ fn producer(names: &Namespace) -> Grants {
         .subscribe([
             names.ask_filter(),
             below(names, "stream", 2),
+            // A caller of the HTTP API hears of the end of its job.
+            format!("$KV.{}.>", names.status_bucket()),
             names.stranded_advisory(),
         ])
         .answers()
