@@ -40,7 +40,10 @@ impl Default for Rules {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sample {
     Good,
+    /// The upstream failed.
     Bad,
+    /// The way to it failed.
+    Unreachable,
 }
 
 /// What the breaker allows.
@@ -168,7 +171,7 @@ impl Breaker {
                 self.ring = Default::default();
                 self.state = State::Closed;
             }
-            Sample::Bad => {
+            Sample::Bad | Sample::Unreachable => {
                 self.state = State::Open {
                     until: now + self.rules.open_for,
                 }
@@ -184,7 +187,7 @@ impl Breaker {
         }
         let one = Count {
             samples: 1,
-            failures: u32::from(sample == Sample::Bad),
+            failures: u32::from(sample != Sample::Good),
         };
         let slot = self.slot(now);
         let bucket = &mut self.ring[index(slot)];

@@ -30,6 +30,7 @@ pub mod price;
 pub mod recent;
 pub mod scheduler;
 pub mod share;
+pub mod tell;
 
 pub use ids::{JobId, JobSeq, Kind, ModelId, NameError, PoolId, TenantId, Term, WorkerId};
 pub use job::{BATCH_SLA_SECONDS, Cost, CostWeights, Origin, Priority, Tokens, classify};

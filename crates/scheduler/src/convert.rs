@@ -128,7 +128,8 @@ fn settled(settlement: Settlement, outcome: Outcome) -> core::Settlement {
         }),
         sample: settlement.health.map(|health| match health {
             Health::Good => Sample::Good,
-            Health::UpstreamBad | Health::NetworkBad => Sample::Bad,
+            Health::UpstreamBad => Sample::Bad,
+            Health::NetworkBad => Sample::Unreachable,
         }),
     }
 }

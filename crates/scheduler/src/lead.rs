@@ -3,12 +3,13 @@
 //! The term runs as a task of its own, so that a busy dispatcher never delays a renewal. It learns
 //! from [`Trust`] until when it may act, and acts only before that.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use fairlane_core::election::{Effect, Election, Event, Seen};
-use fairlane_core::{Millis, Term};
+use fairlane_core::{Millis, Term, tell};
 use fairlane_nats::{Bucket, Confirmed, Content, Entry, Nats, Revision, WriteError, watch};
 use fairlane_runtime::health::Check;
 use fairlane_runtime::{Metrics, Shutdown};
@@ -24,6 +25,7 @@ use crate::fairness::Fairness;
 use crate::letters;
 use crate::options::Options;
 use crate::term;
+use crate::webhook::Outbox;
 
 /// What leading needs.
 pub(crate) struct Context {
@@ -32,6 +34,7 @@ pub(crate) struct Context {
     pub(crate) metrics: Metrics,
     pub(crate) fairness: Fairness,
     pub(crate) letters: letters::Recent,
+    pub(crate) outbox: Outbox,
     pub(crate) shutdown: Shutdown,
     pub(crate) connected: Check,
 }
@@ -46,6 +49,9 @@ const WRITE_RETRY_MAX: Duration = Duration::from_secs(1);
 /// How long the given-up lease stays visible.
 const RELEASED_KEEP: Duration = Duration::from_secs(60);
 
+/// Changes of leaders that are remembered.
+const CHANGES_MAX: usize = 1_000;
+
 /// Stands by and leads in turn until the process is asked to stop.
 pub(crate) async fn run(context: Context) -> anyhow::Result<()> {
     let draining = context.shutdown.draining().clone();
@@ -56,7 +62,10 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<()> {
         let event = tokio::select! {
             () = draining.cancelled() => break,
             event = watch.next() => match event {
-                Some(watch::Event::Change(entry)) => Some(Event::Seen(seen(Some(&entry)))),
+                Some(watch::Event::Change(entry)) => {
+                    candidate.notice_holder(&entry);
+                    Some(Event::Seen(seen(Some(&entry))))
+                }
                 // Nothing stored: the watch says so by being current.
                 Some(watch::Event::Current) => Some(Event::Tick),
                 Some(watch::Event::Stale) => None,
@@ -108,6 +117,9 @@ struct Candidate {
     term: Option<RunningTerm>,
     /// Writes in a row with no clear outcome.
     failures: u32,
+    /// Who led last, as far as was seen, and when that changed lately.
+    last_holder: Option<String>,
+    changes: VecDeque<Millis>,
 }
 
 impl Candidate {
@@ -121,8 +133,25 @@ impl Candidate {
             outcomes: FuturesUnordered::new(),
             term: None,
             failures: 0,
+            last_holder: None,
+            changes: VecDeque::new(),
             clock,
             context: Arc::new(context),
+        }
+    }
+
+    /// Counts changes of leaders, our own turns among them.
+    fn notice_holder(&mut self, entry: &Entry) {
+        let Some(value) = entry.value() else { return };
+        let Ok(leader) = serde_json::from_slice::<Leader>(value) else {
+            return;
+        };
+        let before = self.last_holder.replace(leader.holder);
+        if before.is_some() && before != self.last_holder {
+            self.changes.push_back(self.clock.now());
+            if self.changes.len() > CHANGES_MAX {
+                self.changes.pop_front();
+            }
         }
     }
 
@@ -210,12 +239,18 @@ impl Candidate {
             metrics: self.context.metrics.clone(),
             fairness: self.context.fairness.clone(),
             letters: self.context.letters.clone(),
+            outbox: self.context.outbox.clone(),
             clock: self.clock,
             trust,
             stop: stop.clone(),
         };
         let task = tokio::spawn(term::run(shell, term));
         self.context.metrics.leads();
+        self.context.outbox.leads(true);
+        let changes: Vec<Millis> = self.changes.iter().copied().collect();
+        if let Some(message) = tell::led(&changes, self.clock.now()) {
+            self.context.outbox.tell(message);
+        }
         self.term = Some(RunningTerm {
             stop,
             task,
@@ -227,6 +262,7 @@ impl Candidate {
     async fn end_term(&mut self) {
         let Some(term) = self.term.take() else { return };
         self.context.metrics.stands_by();
+        self.context.outbox.leads(false);
         term.stop.cancel();
         match term.task.await {
             Ok(Ok(())) => {}

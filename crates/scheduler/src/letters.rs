@@ -9,13 +9,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use fairlane_core::Millis;
-use fairlane_nats::{IndexEvent, Nats};
+use fairlane_core::tell::{Groups, Message};
+use fairlane_nats::{IndexEvent, IndexItem, Nats};
 use fairlane_runtime::{Metrics, Shutdown};
-use fairlane_wire::{DeadReason, Namespace};
+use fairlane_wire::{DeadReason, Letter, Namespace, header};
 use tokio::sync::watch as latest;
 use tokio::time::MissedTickBehavior;
 
 use crate::clock::Clock;
+use crate::webhook::Outbox;
 
 /// How often the numbers are told and checked.
 const TELL_EVERY: Duration = Duration::from_secs(5);
@@ -54,6 +56,7 @@ impl Recent {
 pub(crate) async fn watch(
     nats: Nats,
     recent: latest::Sender<Count>,
+    outbox: Outbox,
     keep: Duration,
     metrics: Metrics,
     shutdown: Shutdown,
@@ -66,6 +69,7 @@ pub(crate) async fn watch(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut events = Vec::with_capacity(CHUNK);
     let mut letters = Letters::default();
+    let mut groups = Groups::default();
     let mut index = nats.index(&stream, &filter);
     let (mut is_current, mut was_wrong) = (false, false);
     loop {
@@ -79,6 +83,11 @@ pub(crate) async fn watch(
                     match event {
                         IndexEvent::Item(item) => {
                             letters.see(&nats.names, item.seq, &item.subject, item.stored_ms);
+                            if let Some(message) = told(&mut groups, &item)
+                                && is_current
+                            {
+                                outbox.tell(message);
+                            }
                         }
                         IndexEvent::Current => is_current = true,
                         IndexEvent::Stale => is_current = false,
@@ -106,6 +115,18 @@ pub(crate) async fn watch(
         }
         was_wrong = is_wrong && !was_wrong;
     }
+}
+
+/// What there is to tell of a letter. Its own words are told, which quote no prompt.
+fn told(groups: &mut Groups, item: &IndexItem) -> Option<Message> {
+    let facts = item.headers.get(header::LETTER)?;
+    let letter = Letter::from_json(facts.as_str()).ok()?;
+    let failure = &letter.failure;
+    groups.letter(
+        &letter.fingerprint,
+        failure.reason.as_str(),
+        &failure.message,
+    )
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -18,6 +18,7 @@ mod strangers;
 mod streams;
 mod tenants;
 mod term;
+mod webhook;
 
 use std::time::Duration;
 
@@ -40,9 +41,11 @@ pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Re
     let routes = fairness.routes().merge(autoscale::routes(nats.clone()));
     frame.health.mount(routes);
     let (counted, recent) = letters::Recent::channel();
+    let (outbox, messages) = webhook::Outbox::channel(frame.metrics.clone());
     let letters = letters::watch(
         nats.clone(),
         counted,
+        outbox.clone(),
         Duration::from_millis(settings.results.dead_letters_keep_ms),
         frame.metrics.clone(),
         frame.shutdown.clone(),
@@ -54,11 +57,19 @@ pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Re
         metrics: frame.metrics.clone(),
         fairness,
         letters: recent,
+        outbox,
         shutdown: frame.shutdown.clone(),
         connected,
     });
     let streams = streams::watch(watched, frame.metrics.clone(), frame.shutdown.clone());
+    let webhook = webhook::serve(
+        settings,
+        messages,
+        frame.metrics.clone(),
+        frame.shutdown.clone(),
+    );
     frame.spawn("lead", Rule::Essential, lead);
+    frame.spawn("webhook", Rule::Essential, webhook);
     // For whoever watches; jobs run without it.
     frame.spawn("letters", Rule::Essential, letters);
     frame.spawn("streams", Rule::Essential, streams);
@@ -81,6 +92,7 @@ pub async fn lead(
     lead::run(lead::Context {
         nats,
         options,
+        outbox: webhook::Outbox::channel(metrics.clone()).0,
         metrics,
         fairness,
         letters: letters::Recent::channel().1,

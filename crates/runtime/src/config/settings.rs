@@ -147,6 +147,8 @@ described! {
         tenants: BTreeMap<String, Tenant> = BTreeMap::new(), Kind::Map(Tenant::NODES);
         /// Logs and traces.
         telemetry: Telemetry = Telemetry::default(), Kind::Table(Telemetry::NODES);
+        /// Who is told what happens to the fleet.
+        webhook: Webhook = Webhook::default(), Kind::Table(Webhook::NODES);
         /// How long outcomes are kept.
         results: Results = Results::default(), Kind::Table(Results::NODES);
     }
@@ -529,6 +531,16 @@ described! {
         content: String = "no".to_owned(), Kind::Leaf(Rule::Choice(YES_NO));
         /// Of each prompt and answer, this many characters at most.
         content_chars_max: u64 = 4_000, whole(1, 1_000_000);
+    }
+}
+
+described! {
+    /// `[webhook]`: where the leader tells people of breakers, long pauses, leaders that change, and new sorts of dead letters.
+    pub struct Webhook {
+        /// Address that takes messages in Slack's format. Secret, because whoever has it can write there.
+        url: Option<Secret> = None, Kind::Optional(Rule::Secret);
+        /// File that holds the address; read again for each message. Not together with `url`.
+        url_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
     }
 }
 

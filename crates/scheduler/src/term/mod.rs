@@ -26,6 +26,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use fairlane_core::hour::Hour;
 use fairlane_core::scheduler::{Credit, Effect, Event, Notice, Scheduler};
+use fairlane_core::tell::Teller;
 use fairlane_core::{JobSeq, Millis, Priority, Term};
 use fairlane_nats::{Bucket, Index, IndexEvent, Nats, Revision, Watch, watch};
 use fairlane_runtime::Metrics;
@@ -50,6 +51,8 @@ use reconcile::{Answer, Reconcile};
 use silence::Silence;
 use traces::Traces;
 
+use crate::webhook::Outbox;
+
 /// What a term needs.
 pub(crate) struct Shell {
     pub(crate) nats: Nats,
@@ -57,6 +60,7 @@ pub(crate) struct Shell {
     pub(crate) metrics: Metrics,
     pub(crate) fairness: Fairness,
     pub(crate) letters: letters::Recent,
+    pub(crate) outbox: Outbox,
     pub(crate) clock: Clock,
     pub(crate) trust: Trust,
     pub(crate) stop: CancellationToken,
@@ -103,6 +107,7 @@ struct Leader {
     /// Read as soon as all jobs are known.
     ledger: Option<Index>,
     hour: Hour,
+    teller: Teller,
     reconcile: Reconcile,
     ages: Ages,
     silence: Silence,
@@ -165,6 +170,7 @@ impl Leader {
             lanes: Lanes::new(&nats),
             ledger: None,
             hour: Hour::default(),
+            teller: Teller::default(),
             reconcile: Reconcile::new(),
             ages: Ages::default(),
             silence: Silence::default(),
@@ -305,6 +311,7 @@ impl Leader {
                 }
                 Effect::Notice(notice) => {
                     notice::tell(&notice, now);
+                    self.tell_people(&notice, now);
                     if let Notice::Throttled { tenant, .. } = &notice {
                         self.throttled(tenant.as_ref());
                     }

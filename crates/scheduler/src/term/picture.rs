@@ -112,6 +112,7 @@ impl Leader {
                     {
                         self.shell.metrics.leading().credit_expired();
                     }
+                    self.note_failure(&event);
                     self.apply(event);
                 }
                 Err(error) => tracing::warn!(key = entry.key, error, "not a lease"),

@@ -23,6 +23,7 @@ pub(super) async fn leader(nats: &Nats) -> (Leader, CancellationToken) {
         metrics: Metrics::new("scheduler"),
         fairness: Fairness::new(),
         letters: crate::letters::Recent::channel().1,
+        outbox: crate::webhook::Outbox::channel(Metrics::new("scheduler")).0,
         clock: Clock::start(),
         trust,
         stop: stop.clone(),
