@@ -220,7 +220,7 @@ class Fleet:
         # Whoever has most on the wire has caused it, so a few may be the other tenant's.
         caused = self.by("claude_throttle_count", "tenant_id")
         assert 5 <= caused.get("noisy", 0) <= limited["noisy"] == status[429], (caused, limited)
-        same(sum(value for _, value in self.series("claude_demoted_tenants")), sum(count >= 5 for count in limited.values()))
+        same(sum(value for _, value in self.series("claude_demoted_tenants")), sum(count >= 5 for count in caused.values()))
         # 5: nobody waited for a whole minute beside somebody else, so nobody was treated unfairly.
         same(set(self.by("claude_drr_fairness_index", "priority").values()), {1.0})
         # 6: tokens and money, by the upstream and by the books.
