@@ -161,9 +161,9 @@ fn publishes() -> Vec<(User, &'static str, bool)> {
         (producer(), "fl.ledger.acme", false),
         (producer(), "fl.ctl.credit.w", false),
         (producer(), "$KV.fl_control.leader", false),
-        (producer(), "$KV.fl_tenants.acme", false),
+        (producer(), "$KV.fl_tenants.acme", true),
         (producer(), "$JS.API.STREAM.MSG.DELETE.FL_JOBS", false),
-        (producer(), "$JS.API.CONSUMER.CREATE.FL_LEDGER.x.>", false),
+        (producer(), "$JS.API.STREAM.MSG.DELETE.FL_LEDGER", false),
         (producer(), "$JS.API.STREAM.PURGE.FL_SUBMIT", false),
         (producer(), "$JS.API.STREAM.DELETE.FL_SUBMIT", false),
         (operator(), "fl.jobs.critical.acme", false),
@@ -202,6 +202,8 @@ fn subscriptions() -> Vec<(User, &'static str, bool)> {
         (User::Scheduler, "fl.ctl.credit.w", false),
         (User::Scheduler, "fl.ask.>", false),
         (User::Producer, "fl.jobs.>", false),
+        (User::Producer, "$KV.fl_status.>", true),
+        (User::Producer, "$KV.fl_tenants.>", false),
         (User::Operator, "fl.submit.>", false),
     ];
     for user in User::ROLES.into_iter().chain([acme()]) {
