@@ -1,57 +1,77 @@
-//! `fairlane top`, in a terminal (tmux's) and without one.
+//! `fairlane top`, in a terminal and without one.
 
-use std::path::Path;
+use std::io::{Read as _, Write as _};
+use std::num::NonZero;
+use std::sync::{Arc, Mutex};
 
 use fairlane_core::Priority;
 use fairlane_support::{LIMIT, TestNats, backlog, eventually};
-use tokio::process::Command;
+use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+use vt100::Parser;
 
 use crate::world::World;
 
-/// A terminal of this size in which the program runs. Gone when dropped.
+// As a terminal sends them.
+const PAGE_DOWN: &str = "\x1b[6~";
+const ESCAPE: &str = "\x1b";
+const CONTROL_C: &str = "\x03";
+
+/// A terminal of this size in which the program runs. Gone when dropped, and the program with it.
 struct Terminal {
-    socket: String,
+    /// What the program has drawn so far.
+    screen: Arc<Mutex<Parser>>,
+    keys: Box<dyn std::io::Write + Send>,
+    program: Box<dyn Child + Send + Sync>,
+    /// Held open: without it the program is hung up.
+    _pty: Box<dyn MasterPty + Send>,
 }
 
 impl Terminal {
-    async fn start(world: &World, server: &TestNats, size: (u32, u32), args: &str) -> Self {
-        let socket = world
-            .path(&format!("tmux-{}", size.0))
-            .display()
-            .to_string();
-        let terminal = Self { socket };
-        let program = env!("CARGO_BIN_EXE_fairlane");
-        let state = world.path("dev.json").display().to_string();
-        let line = format!(
-            "env -u NO_COLOR FAIRLANE_DEV_STATE={state} FAIRLANE_NATS_URL={} {program} top {args}; echo ended $?; exec cat",
-            server.url()
-        );
-        let (width, height) = (size.0.to_string(), size.1.to_string());
-        let new = ["new-session", "-d", "-x", &width, "-y", &height, &line];
-        terminal.tmux(&new).await;
-        terminal
+    fn start(world: &World, server: &TestNats, (cols, rows): (u16, u16), args: &[&str]) -> Self {
+        let size = PtySize {
+            rows,
+            cols,
+            ..PtySize::default()
+        };
+        let pty = native_pty_system().openpty(size).unwrap();
+        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_fairlane"));
+        command.arg("top");
+        command.args(args);
+        command.env_remove("NO_COLOR");
+        command.env("TERM", "xterm-256color");
+        command.env("FAIRLANE_DEV_STATE", world.path("dev.json"));
+        command.env("FAIRLANE_NATS_URL", server.url());
+        let program = pty.slave.spawn_command(command).unwrap();
+        let screen = Arc::new(Mutex::new(Parser::new(
+            NonZero::new(rows).unwrap(),
+            NonZero::new(cols).unwrap(),
+            0,
+        )));
+        let (mut drawn, drawing) = (pty.master.try_clone_reader().unwrap(), screen.clone());
+        // Ends when the program has closed its side.
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4_096];
+            while let Ok(count @ 1..) = drawn.read(&mut bytes) {
+                drawing.lock().unwrap().process(&bytes[..count]);
+            }
+        });
+        Self {
+            screen,
+            keys: pty.master.take_writer().unwrap(),
+            program,
+            _pty: pty.master,
+        }
     }
 
-    async fn tmux(&self, args: &[&str]) -> String {
-        let command = Command::new("tmux")
-            .args(["-f", "/dev/null", "-S", &self.socket])
-            .args(args)
-            .env("TERM", "xterm-256color")
-            .output();
-        let output = command.await;
-        let output = output.expect("tmux is needed for this test: apt-get install tmux");
-        assert!(output.status.success(), "{args:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    async fn press(&self, keys: &[&str]) {
-        self.tmux(&[&["send-keys"][..], keys].concat()).await;
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+        self.keys.flush().unwrap();
     }
 
     /// The screen, as soon as it has all `parts`.
     async fn shows(&self, parts: &[&str]) -> String {
         eventually(LIMIT, &format!("{parts:?}"), || async {
-            let screen = self.tmux(&["capture-pane", "-p"]).await;
+            let screen = self.screen.lock().unwrap().screen().contents();
             if parts.iter().all(|part| screen.contains(part)) {
                 Ok(screen)
             } else {
@@ -60,14 +80,36 @@ impl Terminal {
         })
         .await
     }
+
+    /// Ends in order, and leaves the terminal as it was.
+    async fn ends(&mut self) {
+        let code = eventually(LIMIT, "the end", || {
+            let ended = self.program.try_wait();
+            async move {
+                match ended {
+                    Ok(Some(status)) => Ok(status.exit_code()),
+                    other => Err(format!("{other:?}")),
+                }
+            }
+        })
+        .await;
+        assert_eq!(code, 0);
+        eventually(LIMIT, "the terminal as it was", async || {
+            let parser = self.screen.lock().unwrap();
+            match parser.screen().alternate_screen() || parser.screen().hide_cursor() {
+                true => Err(parser.screen().contents()),
+                false => Ok(()),
+            }
+        })
+        .await;
+    }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        let kill = std::process::Command::new("tmux")
-            .args(["-S", &self.socket, "kill-server"])
-            .output();
-        assert!(kill.is_ok() && !Path::new(&self.socket).is_dir());
+        // It may have ended.
+        self.program.kill().ok();
+        self.program.wait().ok();
     }
 }
 
@@ -81,7 +123,7 @@ async fn three_tenants_and_a_thousand_are_readable_in_terminals_of_all_widths() 
     .await;
     let _scheduler = world.start(&["scheduler"]);
 
-    let small = Terminal::start(&world, &server, (80, 24), "").await;
+    let mut small = Terminal::start(&world, &server, (80, 24), &[]);
     let parts = [
         "fairlane top  term ",
         "standard 6 oldest",
@@ -96,14 +138,14 @@ async fn three_tenants_and_a_thousand_are_readable_in_terminals_of_all_widths() 
         screen.lines().all(|line| line.chars().count() <= 80),
         "{screen}"
     );
-    small.press(&["q"]).await;
-    small.shows(&["ended 0"]).await;
+    small.press("q");
+    small.ends().await;
 
     backlog(&server.nats, 1_000, |n| {
         (Priority::Batch, format!("tenant-{n:04}"))
     })
     .await;
-    let wide = Terminal::start(&world, &server, (160, 50), "--sort name").await;
+    let mut wide = Terminal::start(&world, &server, (160, 50), &["--sort", "name"]);
     let screen = wide
         .shows(&[
             "1003 tenants",
@@ -120,18 +162,18 @@ async fn three_tenants_and_a_thousand_are_readable_in_terminals_of_all_widths() 
             > 30,
         "{screen}"
     );
-    wide.press(&["NPage"]).await;
+    wide.press(PAGE_DOWN);
     wide.shows(&["page 2/"]).await;
-    wide.press(&["/", "0", "9", "9", "9", "Enter"]).await;
+    wide.press("/0999\r");
     wide.shows(&["tenant-0999", "1 tenants with \"0999\""])
         .await;
-    wide.press(&["?"]).await;
+    wide.press("?");
     wide.shows(&["fairlane why --tenant NAME"]).await;
-    wide.press(&["Escape"]).await;
-    wide.press(&["C-c"]).await;
-    wide.shows(&["ended 0"]).await;
+    wide.press(ESCAPE);
+    wide.press(CONTROL_C);
+    wide.ends().await;
 
-    let narrow = Terminal::start(&world, &server, (40, 14), "").await;
+    let narrow = Terminal::start(&world, &server, (40, 14), &[]);
     let screen = narrow.shows(&["TENANT", "LINE", "q quit"]).await;
     assert!(
         screen.contains("acme-0"),
