@@ -43,17 +43,17 @@ def job(tenant, name, prompt="tags please", model=HAIKU, kind="tagging", **more)
 
 
 def scene():
-    """What happens first, and what breaks the pool of the larger model then."""
+    """What happens first, who meets limits while nobody else has anything on the wire, and what breaks a pool then."""
     first = [job("acme", f"ok-{n}") for n in range(40)]
     first += [job("beta", f"batch-{n}", origin="batch_job") for n in range(10)]
     first += [job("acme", f"fallback-{n}", "[[sim:once=529]] tags", SONNET) for n in range(6)]
-    first += [job("noisy", f"limit-{n}", "[[sim:once=429 retry_after=1]] tags", origin="scheduled", sla_seconds=600) for n in range(12)]
+    noisy = [job("noisy", f"limit-{n}", "[[sim:once=429 retry_after=1]] tags", origin="scheduled", sla_seconds=600) for n in range(12)]
     first += [job("beta", f"refused-{n}", "[[sim:refusal]] tags") for n in range(3)]
     first += [job("beta", f"schema-{n}", "[[sim:bad_tool_json]] tags", output_schema=STRICT) for n in range(2)]
     once = {"max_attempts": 1, "on_overload": {"defer": "no"}, "kind": "long_form_writing"}
     storm = [job(f"writer-{n % 2}", f"essay-{n}", "[[sim:status=529]] words", BIG, **once) for n in range(14)]
     waiting = [job("acme", f"later-{n}", "words", BIG, kind="long_form_writing") for n in range(5)]
-    return first, storm, waiting
+    return first, noisy, storm, waiting
 
 
 class Fleet:
@@ -104,18 +104,24 @@ class Fleet:
         eventually("a fleet that runs", 90, lambda: [get(f"{one['url']}/metrics") for one in self.roles()])
         self.scrape()
         self.run("tenant", "set", "acme", "--daily-input-tokens", "100000")
-        first, storm, waiting = scene()
+        first, noisy, storm, waiting = scene()
         self.submit(first, "--wait", "--timeout", "120")
-        self.submit(storm, "--wait", "--timeout", "120")
+        self.submit(noisy, "--wait", "--timeout", "120")
+        # Those of them that are not called before the breaker opens wait behind it.
+        self.submit(storm)
         breaker = lambda: max(value for labels, value in self.series("fairlane_breaker_state"))
         eventually("an open breaker", 30, lambda: self.is_same(breaker(), 2))
         self.submit(waiting)
         depth = lambda: sum(value for _, value in self.series("claude_queue_depth"))
-        eventually("jobs that wait", 30, lambda: self.is_same(depth(), len(waiting)))
+        eventually("jobs that wait", 30, lambda: self.is_at_least(depth(), len(waiting)))
 
     @staticmethod
     def is_same(told, wanted):
         assert told == wanted, f"{told} instead of {wanted}"
+
+    @staticmethod
+    def is_at_least(told, wanted):
+        assert told >= wanted, f"{told} and not {wanted}"
 
     def scrape(self):
         port = random.randrange(15_000, 32_000)
@@ -134,6 +140,9 @@ class Fleet:
         ]
         self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
         eventually("Prometheus", 30, lambda: get(f"{self.prometheus}/-/ready"))
+        # A rate needs to have seen the zero before.
+        seen = lambda: len(self.query("count_over_time(up[1m]) >= 2 and up == 1"))
+        eventually("all processes to be scraped", 30, lambda: self.is_same(seen(), len(targets)))
 
     def text(self):
         return "".join(get(f"{one['url']}/metrics") for one in self.roles())
@@ -217,10 +226,8 @@ class Fleet:
         # 3, 4: rate limits, and whom they demoted.
         limited = collections.Counter(self.jobs[call["job"]]["tenant"] for call in calls if call["status"] == 429)
         same(sum(self.by("claude_throttle_count", "tenant_id").values()), status[429])
-        # Whoever has most on the wire has caused it, so a few may be the other tenant's.
-        caused = self.by("claude_throttle_count", "tenant_id")
-        assert 5 <= caused.get("noisy", 0) <= limited["noisy"] == status[429], (caused, limited)
-        same(sum(value for _, value in self.series("claude_demoted_tenants")), sum(count >= 5 for count in caused.values()))
+        same(self.by("claude_throttle_count", "tenant_id"), dict(limited))
+        same(sum(value for _, value in self.series("claude_demoted_tenants")), sum(count >= 5 for count in limited.values()))
         # 5: nobody waited for a whole minute beside somebody else, so nobody was treated unfairly.
         same(set(self.by("claude_drr_fairness_index", "priority").values()), {1.0})
         # 6: tokens and money, by the upstream and by the books.
@@ -234,8 +241,10 @@ class Fleet:
         same(told, dict(tokens))
         booked = {tenant: account["input_tokens"] for tenant, account in ledger["tenants"].items() if account["input_tokens"]}
         same(told, booked)
-        dollars = sum(call["cost_usd"] or 0 for call in calls if call["billed"])
-        near(sum(value for _, value in self.series("fairlane_cost_usd_total")), dollars, 1e-6, 1e-9)
+        told = sum(value for _, value in self.series("fairlane_cost_usd_total"))
+        near(told, sum(account["usd"] for account in ledger["tenants"].values()), 0, 1e-9)
+        # The books price what an answer says it used, a refusal's input too, which is not billed.
+        near(told, sum(call["cost_usd"] or 0 for call in calls if call["billed"]), 0.01, 0)
         # 7: 529s.
         near(self.one("claude_529_rate"), status[529] / len(calls), 0, 1e-9)
         # 8: failures that are not the jobs' own.
