@@ -158,7 +158,8 @@ const NEEDS: [(&str, &[&str]); 34] = [
 ];
 
 /// Commands that need no NATS, wait for it as long as it takes, or bring their own.
-const OTHERS: [&str; 12] = [
+const OTHERS: [&str; 13] = [
+    "auth",
     "producer",
     "scheduler",
     "worker",
