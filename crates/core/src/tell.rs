@@ -208,8 +208,14 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// A letter of a group was written. `message` is its failure in words, which may quote no prompt.
-    pub fn letter(&mut self, fingerprint: &str, reason: &str, message: &str) -> Option<Message> {
+    /// A letter of a group was written. `detail` is the stable word within its reason. Its message in words is not told:
+    /// it may quote what its job says.
+    pub fn letter(
+        &mut self,
+        fingerprint: &str,
+        reason: &str,
+        detail: Option<&str>,
+    ) -> Option<Message> {
         let is_known = self.counts.contains_key(fingerprint);
         if !is_known && self.counts.len() >= REMEMBERED_MAX {
             return None;
@@ -217,13 +223,14 @@ impl Groups {
         let count = self.counts.entry(fingerprint.to_owned()).or_default();
         *count += 1;
         let count = *count;
+        let within = detail.map_or(String::new(), |detail| format!(" ({detail})"));
         matches!(count, 1 | 100 | 10_000).then(|| Message {
             title: match count {
-                1 => format!("Dead letters of a new sort: {reason}"),
-                _ => format!("{count} dead letters of one sort: {reason}"),
+                1 => format!("Dead letters of a new sort: {reason}{within}"),
+                _ => format!("{count} dead letters of one sort: {reason}{within}"),
             },
             text: format!(
-                "{message}\nSee `fairlane dlq ls --fingerprint {fingerprint}`; further ones of this sort are not told one by one."
+                "What is wrong, and what to do: `fairlane dlq ls --fingerprint {fingerprint}`. Further ones of this sort are not told one by one."
             ),
         })
     }
@@ -340,12 +347,14 @@ mod tests {
     #[test]
     fn a_group_of_letters_is_told_with_its_first_and_not_for_each_letter() {
         let mut groups = Groups::default();
-        let told = (0..10_001).filter_map(|_| groups.letter("00ff", "schema", "no mood"));
+        let told = (0..10_001).filter_map(|_| groups.letter("00ff", "schema", Some("answer")));
         let titles: Vec<String> = told.map(|message| message.title).collect();
         assert_eq!(titles.len(), 3, "{titles:?}");
-        assert!(titles[0].contains("new sort: schema") && titles[1].starts_with("100 dead"));
+        assert!(
+            titles[0].ends_with("new sort: schema (answer)") && titles[1].starts_with("100 dead")
+        );
         for group in 0..2 * REMEMBERED_MAX {
-            groups.letter(&group.to_string(), "schema", "");
+            groups.letter(&group.to_string(), "schema", None);
         }
         assert_eq!(groups.counts.len(), REMEMBERED_MAX);
     }

@@ -117,7 +117,7 @@ pub(crate) async fn watch(
     }
 }
 
-/// What there is to tell of a letter. Its own words are told, which quote no prompt.
+/// What there is to tell of a letter.
 fn told(groups: &mut Groups, item: &IndexItem) -> Option<Message> {
     let facts = item.headers.get(header::LETTER)?;
     let letter = Letter::from_json(facts.as_str()).ok()?;
@@ -125,7 +125,7 @@ fn told(groups: &mut Groups, item: &IndexItem) -> Option<Message> {
     groups.letter(
         &letter.fingerprint,
         failure.reason.as_str(),
-        &failure.message,
+        failure.detail.as_deref(),
     )
 }
 

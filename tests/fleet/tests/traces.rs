@@ -39,11 +39,31 @@ async fn trace_with(
     record: &JobRecord,
     wanted: &[(&str, usize)],
 ) -> Vec<Seen> {
+    trace_once(collector, record, wanted, |_| true).await
+}
+
+/// The same, once the parents of all are there too: each process sends its spans when it likes.
+async fn tree_with(
+    collector: &Collector,
+    record: &JobRecord,
+    wanted: &[(&str, usize)],
+) -> Vec<Seen> {
+    let spans = trace_once(collector, record, wanted, has_all_parents).await;
+    is_one_tree(&spans);
+    spans
+}
+
+async fn trace_once(
+    collector: &Collector,
+    record: &JobRecord,
+    wanted: &[(&str, usize)],
+    is_whole: impl Fn(&[Seen]) -> bool,
+) -> Vec<Seen> {
     let id = record.trace_id.clone().expect("the record names its trace");
     eventually(PATIENCE, "the whole trace", async || {
         let spans = collector.trace(&id);
         let count = |name: &str| spans.iter().filter(|span| span.name == name).count();
-        if wanted.iter().all(|(name, times)| count(name) >= *times) {
+        if wanted.iter().all(|(name, times)| count(name) >= *times) && is_whole(&spans) {
             Ok(spans)
         } else {
             let names: Vec<String> = spans.iter().map(|span| span.name.clone()).collect();
@@ -60,6 +80,11 @@ fn named<'a>(spans: &'a [Seen], name: &str) -> Vec<&'a Seen> {
 fn parent<'a>(spans: &'a [Seen], span: &Seen) -> &'a Seen {
     let parent = spans.iter().find(|other| other.id == span.parent);
     parent.unwrap_or_else(|| panic!("{} has a parent outside its trace", span.name))
+}
+
+fn has_all_parents(spans: &[Seen]) -> bool {
+    let mut below = spans.iter().filter(|span| !span.parent.is_empty());
+    below.all(|span| spans.iter().any(|other| other.id == span.parent))
 }
 
 /// One tree: one root, and every other span's parent is in it.
@@ -105,18 +130,21 @@ async fn a_retry_and_a_fallback(protocol: &str) {
         }
     }
     let record = tried.expect("a job that was tried again, and then answered by the lighter model");
-    let spans = trace_with(
+    let spans = tree_with(
         &collector,
         &record,
         &[
             ("submit fl.submit", 1),
             ("accept fl.submit", 1),
+            ("queue wait", 2),
+            ("grant fl.credit", 2),
             ("process fl.jobs", 2),
+            ("chat claude-sonnet-4-6", 1),
+            ("chat claude-haiku-4-5", 1),
             ("settle fl_credits", 2),
         ],
     )
     .await;
-    is_one_tree(&spans);
 
     let submit = named(&spans, "submit fl.submit")[0];
     assert_eq!(
@@ -256,13 +284,12 @@ async fn a_letter_sent_again_has_a_trace_of_its_own_that_points_to_the_first_one
         shown.contains(first.trace_id.as_deref().unwrap()),
         "{shown}"
     );
-    let spans = trace_with(
+    let spans = tree_with(
         &collector,
         &first,
         &[("settle fl_credits", 1), ("accept fl.submit", 1)],
     )
     .await;
-    is_one_tree(&spans);
     let delivery = named(&spans, "process fl.jobs")[0];
     assert!(delivery.failed);
     assert_eq!(delivery.get("error.type"), "refusal");
@@ -278,13 +305,12 @@ async fn a_letter_sent_again_has_a_trace_of_its_own_that_points_to_the_first_one
     })
     .await;
     assert_ne!(again.trace_id, first.trace_id);
-    let later = trace_with(
+    let later = tree_with(
         &collector,
         &again,
         &[("settle fl_credits", 1), ("accept fl.submit", 1)],
     )
     .await;
-    is_one_tree(&later);
     let accept = named(&spans, "accept fl.submit")[0];
     let linked = &named(&later, "accept fl.submit")[0].links;
     assert_eq!(linked[..], [(accept.trace.clone(), accept.id.clone())]);
