@@ -16,6 +16,7 @@ from pathlib import Path
 
 from .checks import Checks, World
 from .clients import HERE, JavaScript, NatsCli, Python
+from .drill import a_backup_brings_everything_back
 from .fleet import Fleet
 from .wiretap import Wiretap
 
@@ -45,6 +46,7 @@ def check_all(program, tools, tally):
             client = make(tools, fleet.nats_url, fleet.scratch)
             for title, check in Checks(world, client, wiretap).all():
                 tally.run(f"{client.name}: {title}", check)
+    tally.run("nats-cli: a backup brings everything back", lambda: a_backup_brings_everything_back(program, tools))
 
 
 class Tally:

@@ -49,9 +49,14 @@ def is_alive(pid):
 class Fleet:
     """Started by `with`, stopped with everything that belongs to it when that ends, however it ends."""
 
-    def __init__(self, program, preset="unlimited"):
+    def __init__(self, program, preset="unlimited", nats_url=None):
         self.program = str(program)
         self.preset = preset
+        # A server that runs already; one of the fleet's own if there is none.
+        self.nats_url = nats_url
+        self.nats_pid = None
+        # Called before anything of the fleet is started.
+        self.before = lambda: None
         self.scratch = None
         self._processes = []
         self._pids = {}
@@ -74,9 +79,11 @@ class Fleet:
             if not name.upper().startswith(("FAIRLANE_", "ANTHROPIC_")) or name == "FAIRLANE_CACHE"
         }
         self.environment["FAIRLANE_DEV_STATE"] = str(note)
+        self.before()
         # Its end of our pipe closes even if we are killed, and then nothing of it stays.
         arguments = ["dev", "--die-with-parent", "--sim", "--preset", self.preset]
-        dev = self.spawn("dev", [*arguments, "--data", str(self.scratch / "data")])
+        elsewhere = ["--nats-url", self.nats_url] if self.nats_url else []
+        dev = self.spawn("dev", [*arguments, *elsewhere, "--data", str(self.scratch / "data")])
 
         def ready():
             assert dev.poll() is None, f"fairlane dev ended with {dev.returncode}:\n{self.log('dev')}"
@@ -100,7 +107,7 @@ class Fleet:
 
     def _remember(self, running):
         pids = {member["name"]: member["pid"] for member in running["members"]}
-        pids["nats-server"] = running["nats_pid"]
+        pids["nats-server"] = self.nats_pid = running["nats_pid"]
         self._pids.update({name: pid for name, pid in pids.items() if pid})
 
     def pid(self, name):
