@@ -145,9 +145,11 @@ impl Frame {
         let driving = tokio::spawn(shutdown.clone().drive(signals, options.grace));
         let beating = tokio::spawn(beat(health.clone()));
         let counting = tokio::spawn(telemetry.count_drops(metrics.clone()));
-        let http = server.as_ref().map(Server::addr);
+        let http = server
+            .as_ref()
+            .map(|server| tracing::field::display(server.addr()));
         let version = env!("CARGO_PKG_VERSION");
-        tracing::info!(role = options.role, version, ?http, "started");
+        tracing::info!(role = options.role, version, http, "started");
         Ok(Self {
             role: options.role,
             metrics,
