@@ -16,7 +16,7 @@ ROAD = ["queued", "generating", "done"]
 # Bytes that are neither JSON nor text, with what a careless client would expand, translate or trim.
 NOT_JSON = b'\x00\xff {"not": json, {{Count}} \xc3\x28\r\n\t '
 # What differs between two records of the same work.
-OWN = ("tenant", "job", "sequence", "accepted_ms", "started_ms", "finished_ms", "tries")
+OWN = ("tenant", "job", "sequence", "accepted_ms", "started_ms", "finished_ms", "tries", "trace_id", "span_id")
 
 
 def equal(found, wanted, what):
