@@ -15,6 +15,7 @@ import jsonschema
 import yaml
 
 import live
+import natschart
 import readme
 import rules
 import settings
@@ -238,6 +239,10 @@ if os.environ["FAIRLANE"]:
     def a_fleet_started_like_the_trial_pods_answers_jobs():
         found = objects(render("trial"))
         live.answers_jobs(found, find(found, "ConfigMap", "-nats")["data"]["nats-server.conf"])
+
+    @test()
+    def three_servers_of_the_nats_chart_take_the_objects():
+        natschart.three_servers_take_the_objects(os.environ["FAIRLANE"])
 
     @test()
     def a_fleet_on_the_nats_of_deploy_answers_jobs():
@@ -648,6 +653,27 @@ def a_selector_or_port_that_misses_is_noticed():
 
 
 # deploy/
+
+
+@test()
+def the_values_for_the_nats_chart_fit_together():
+    values = yaml.safe_load(natschart.VALUES.read_text())
+    store = values["config"]["jetstream"]["fileStore"]
+    # The files of streams take more than what is in them.
+    assert natschart.bytes_of(store["maxSize"]) <= 0.9 * natschart.bytes_of(store["pvc"]["size"]), store
+    tree = natschart.configuration(values)
+    # What is included lies in a directory of its own: a file mounted by itself would never change.
+    [include] = [path for key, path in tree.items() if key.endswith("$include")]
+    same(natschart.mounts(values), {f"/etc/nats-config/{os.path.dirname(include).removeprefix('./')}": "nats-auth"})
+    limit = values["container"]["merge"]["resources"]["limits"]["memory"]
+    assert int(values["container"]["env"]["GOMEMLIMIT"].removesuffix("MiB")) << 20 < natschart.bytes_of(limit)
+    values["config"]["websocket"] = {"enabled": True}
+    try:
+        natschart.configuration(values)
+    except natschart.Unknown as unknown:
+        assert "websocket" in str(unknown), unknown
+    else:
+        raise AssertionError("accepted")
 
 
 @test((True,), (False,))

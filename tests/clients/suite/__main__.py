@@ -18,6 +18,7 @@ from .checks import Checks, World
 from .clients import HERE, JavaScript, NatsCli, Python
 from .drill import a_backup_brings_everything_back
 from .fleet import Fleet
+from .keys import the_keys_of_the_readme_let_in_those_they_are_for
 from .wiretap import Wiretap
 
 CLIENTS = (Python, JavaScript, NatsCli)
@@ -46,7 +47,10 @@ def check_all(program, tools, tally):
             client = make(tools, fleet.nats_url, fleet.scratch)
             for title, check in Checks(world, client, wiretap).all():
                 tally.run(f"{client.name}: {title}", check)
+        server = os.readlink(f"/proc/{fleet.nats_pid}/exe")
     tally.run("nats-cli: a backup brings everything back", lambda: a_backup_brings_everything_back(program, tools))
+    keys = lambda: the_keys_of_the_readme_let_in_those_they_are_for(program, tools, server)
+    tally.run("nats-cli: the keys of the README let in those they are for", keys)
 
 
 class Tally:

@@ -13,15 +13,15 @@ from .checks import JOB_SECONDS, encode, job_of, new_id
 from .clients import HERE
 from .fleet import Fleet, START_SECONDS, wait_for
 
-PAGE = HERE.parents[1] / "deploy" / "operations.md"
+DEPLOY = HERE.parents[1] / "deploy"
 TENANT = "drill"
 # Long enough for the backup to be taken before the job is due.
 PARKED_SECONDS = 20
 
 
-def commands(name):
-    """The indented lines below a marker of the page."""
-    below = PAGE.read_text().split(f"<!-- drill: {name} -->\n", 1)[1]
+def commands(name, page="operations.md"):
+    """The indented lines below a marker of a page of deploy/."""
+    below = (DEPLOY / page).read_text().split(f"<!-- drill: {name} -->\n", 1)[1]
     return re.match(r"(?:    .*\n)+", below)[0]
 
 
