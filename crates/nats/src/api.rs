@@ -1,7 +1,10 @@
 //! Calls of the JetStream API as JSON, for what the client library has no method for.
 
+use std::time::Duration;
+
 use async_nats::{HeaderMap, Request, RequestErrorKind};
 use bytes::Bytes;
+use futures::stream::{FuturesUnordered, StreamExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -50,6 +53,26 @@ impl ApiError {
         match self {
             Self::Refused { code, .. } => Some(*code),
             Self::Unavailable { .. } | Self::TimedOut { .. } | Self::Broken { .. } => None,
+        }
+    }
+}
+
+/// A stream without a leader answers nobody, also later: what was asked meanwhile is asked again this often.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Asks, and asks again every second until one of the requests is answered or the first one gives up. For what may be asked
+/// twice. Otherwise a reader would wait out the whole timeout of a request although the next leader came long before.
+pub(crate) async fn insist<T, F>(mut ask: impl FnMut() -> F) -> T
+where
+    F: Future<Output = T>,
+{
+    let mut asked = FuturesUnordered::new();
+    asked.push(ask());
+    loop {
+        tokio::select! {
+            biased;
+            Some(answer) = asked.next() => return answer,
+            () = tokio::time::sleep(ASK_AGAIN) => asked.push(ask()),
         }
     }
 }
@@ -114,5 +137,33 @@ fn refused(call: &str, error: &Value) -> ApiError {
             .and_then(Value::as_str)
             .unwrap_or("no reason given")
             .to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_answers_is_asked_again_and_the_first_answer_counts() {
+        let (asked, began) = (AtomicUsize::new(0), Instant::now());
+        let answer = insist(|| async {
+            match asked.fetch_add(1, Ordering::Relaxed) {
+                // Asked of nobody: only its timeout ends it.
+                0 | 1 => tokio::time::sleep(Duration::from_secs(5)).await,
+                _ => {}
+            }
+            asked.load(Ordering::Relaxed)
+        });
+        assert_eq!(answer.await, 3);
+        assert_eq!(began.elapsed(), ASK_AGAIN * 2);
+
+        let silent = insist(|| tokio::time::sleep(Duration::from_secs(5)));
+        silent.await;
+        assert_eq!(began.elapsed(), ASK_AGAIN * 2 + Duration::from_secs(5));
     }
 }

@@ -108,7 +108,8 @@ impl Jobs {
             Err(error) if error.kind() == DirectGetErrorKind::NotFound => {}
             Err(error) => return Err(failed(publish::chain(&error))),
         }
-        let message = found(handle.get_raw_message(seq).await).map_err(failed)?;
+        let message = api::insist(|| handle.get_raw_message(seq)).await;
+        let message = found(message).map_err(failed)?;
         Ok(message.map(stored))
     }
 
@@ -134,7 +135,8 @@ impl Jobs {
 
         let call = format!("STREAM.MSG.DELETE.{stream}");
         let body = json!({"seq": seq, "no_erase": true});
-        match api::call::<Reply>(&self.nats, &call, &body, None).await {
+        let deleted = api::insist(|| api::call::<Reply>(&self.nats, &call, &body, None));
+        match deleted.await {
             Ok(Reply {}) => Ok(()),
             Err(error) if is_gone(&error) => Ok(()),
             Err(error) => Err(error),
@@ -182,7 +184,8 @@ pub(crate) async fn leader_last(
 ) -> Result<Option<StreamMessage>, ReadError> {
     let failed = |text| last_failed(stream, subject, text);
     let handle = handle(nats, stream).await.map_err(failed)?;
-    found(handle.get_last_raw_message_by_subject(subject).await).map_err(failed)
+    let message = api::insist(|| handle.get_last_raw_message_by_subject(subject));
+    found(message.await).map_err(failed)
 }
 
 /// The first message on `subject` at or after `seq`, as the leader has it.
@@ -194,11 +197,11 @@ pub(crate) async fn leader_next(
 ) -> Result<Option<StreamMessage>, ReadError> {
     let failed = |text| last_failed(stream, subject, text);
     let handle = handle(nats, stream).await.map_err(failed)?;
-    let request = handle
-        .raw_message_builder()
-        .sequence(seq)
-        .next_by_subject(subject);
-    found(request.send().await).map_err(failed)
+    let message = api::insist(|| {
+        let request = handle.raw_message_builder();
+        request.sequence(seq).next_by_subject(subject).send()
+    });
+    found(message.await).map_err(failed)
 }
 
 /// The last message on `subject` as any replica has it.

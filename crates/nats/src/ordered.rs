@@ -203,14 +203,9 @@ impl Reader {
 
     async fn open(&mut self, start: Start) -> Result<Step, String> {
         let stream = &self.source.stream;
-        let info: StreamInfo = api::call(
-            &self.nats,
-            &format!("STREAM.INFO.{stream}"),
-            &Value::Null,
-            None,
-        )
-        .await
-        .map_err(|error| error.to_string())?;
+        let call = format!("STREAM.INFO.{stream}");
+        let info = api::insist(|| api::call::<StreamInfo>(&self.nats, &call, &Value::Null, None));
+        let info = info.await.map_err(|error| error.to_string())?;
         let identity = Identity {
             created: info.created,
         };

@@ -14,7 +14,7 @@ use crate::books;
 use crate::lease::LeaseError;
 
 /// Repetitions come no more seldom than this.
-const REPEAT_AFTER_MAX: Duration = Duration::from_secs(5);
+const REPEAT_AFTER_MAX: Duration = Duration::from_secs(2);
 
 /// Whether `found` settles what `record` is about: the job has an outcome, or made way for another one
 /// under its id.
@@ -61,6 +61,10 @@ impl Delivery {
                     tracing::warn!(job = %headers.job, %error, "cannot save a record yet");
                     if !self.pause(&mut wait).await {
                         return Saved::Not;
+                    }
+                    // Nobody wrote, and nobody would answer who did.
+                    if matches!(error, WriteError::Unavailable { .. }) {
+                        continue;
                     }
                 }
             }
