@@ -5,6 +5,7 @@
 //! permissions of an installation.
 
 mod books;
+pub mod cluster;
 mod collector;
 pub mod load;
 mod process;
@@ -21,7 +22,7 @@ use fairlane_wire::{JobRecord, Phase};
 
 pub use books::Books;
 pub use collector::{Collector, Seen};
-pub use process::{Process, cpu_seconds};
+pub use process::{Process, cpu_seconds, resident_mib};
 
 /// How long a fleet may take for something that takes it seconds.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -55,10 +56,32 @@ impl Default for Setup {
     }
 }
 
+/// The NATS that a fleet runs on.
+pub trait Home {
+    /// A connection that may do everything.
+    fn client(&self) -> &Nats;
+    /// What a process of this user has to be told to get in: settings as `section.key` and value.
+    fn settings(&self, user: &User) -> Vec<(&'static str, String)>;
+}
+
+impl Home for TestNats {
+    fn client(&self) -> &Nats {
+        &self.nats
+    }
+
+    fn settings(&self, user: &User) -> Vec<(&'static str, String)> {
+        let keys = self.keys.as_ref().expect("a server with keys");
+        vec![
+            ("nats.url", self.url().to_owned()),
+            ("nats.nkey_file", keys.seed(user).display().to_string()),
+        ]
+    }
+}
+
 /// A running fleet. Everything ends with it.
 #[derive(Debug)]
-pub struct Fleet {
-    pub nats: TestNats,
+pub struct Fleet<N = TestNats> {
+    pub nats: N,
     pub sim: SimHandle,
     pub producers: Vec<Process>,
     pub schedulers: Vec<Process>,
@@ -76,6 +99,16 @@ impl Fleet {
     /// With the reason, if something does not start.
     pub async fn start(program: &str, setup: Setup) -> Self {
         let nats = TestNats::secured(setup.tenants, "").await;
+        Self::start_on(nats, program, setup).await
+    }
+}
+
+impl<N: Home> Fleet<N> {
+    /// The same on a NATS that runs already and has all objects.
+    ///
+    /// # Panics
+    /// With the reason, if something does not start.
+    pub async fn start_on(nats: N, program: &str, setup: Setup) -> Self {
         let sim = Sim::start(setup.sim).await.expect("the simulator starts");
         let mut fleet = Self {
             nats,
@@ -113,6 +146,7 @@ impl Fleet {
         let arguments = [role, "--config", config.to_str().expect("a plain path")];
         Process::spawn(
             &self.program,
+            role,
             &arguments,
             &self.environment(role),
             self.dir.path(),
@@ -147,19 +181,17 @@ impl Fleet {
 
     /// Every process is let into NATS as what it is, with the permissions of an installation.
     fn environment(&self, user: &str) -> Vec<(String, String)> {
-        let keys = self.nats.keys.as_ref().expect("a server with keys");
         let of_name = |known: &User| known.name() == user;
         let user = User::ROLES.into_iter().find(of_name).expect("a role");
-        let mut settings = vec![
-            ("nats.url", self.nats.url().to_owned()),
-            ("nats.nkey_file", keys.seed(&user).display().to_string()),
+        let mut settings = self.nats.settings(&user);
+        settings.extend([
             ("claude.base_url", self.sim.url()),
             ("claude.api_key", "sk-test-key".to_owned()),
             // Tests count the calls of jobs.
             ("claude.models_every_ms", "0".to_owned()),
             ("limits.preset", "unlimited".to_owned()),
             ("telemetry.log", "info".to_owned()),
-        ];
+        ]);
         settings.extend(self.settings.iter().cloned());
         let name = |key: &str| format!("FAIRLANE__{}", key.replace('.', "__").to_uppercase());
         settings
@@ -171,13 +203,7 @@ impl Fleet {
     /// The connection of the test itself.
     #[must_use]
     pub fn client(&self) -> &Nats {
-        &self.nats.nats
-    }
-
-    /// Where the logs of the processes are.
-    #[must_use]
-    pub fn logs(&self) -> &Path {
-        self.dir.path()
+        self.nats.client()
     }
 
     /// Publishes a job as any NATS client would. Waits until it is stored.
@@ -282,7 +308,15 @@ impl Fleet {
     }
 }
 
-impl Drop for Fleet {
+impl<N> Fleet<N> {
+    /// Where the logs of the processes are.
+    #[must_use]
+    pub fn logs(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl<N> Drop for Fleet<N> {
     /// What a role lacks a permission for only times out, and mostly something else goes on in its place.
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -314,6 +348,28 @@ pub fn job(id: &str, prompt: &str) -> String {
             "messages": [{"role": "user", "content": prompt}]},
     })
     .to_string()
+}
+
+/// The status of a plain HTTP answer of a server at `address`.
+///
+/// # Errors
+/// If there is no such server, or no answer within five seconds.
+pub async fn status(address: &str, path: &str) -> Result<u16, String> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let asking = async {
+        let mut stream = tokio::net::TcpStream::connect(address).await?;
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    let answer = tokio::time::timeout(Duration::from_secs(5), asking).await;
+    let answer = answer.map_err(|_| "no answer".to_owned())?;
+    let answer = answer.map_err(|error| error.to_string())?;
+    let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+    status.ok_or(answer)
 }
 
 /// The body of a plain HTTP answer, from a server of the test's own.

@@ -25,12 +25,13 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 impl Process {
     pub(crate) fn spawn(
         program: &Path,
+        name: &str,
         arguments: &[&str],
         environment: &[(String, String)],
         dir: &Path,
     ) -> Self {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let log = dir.join(format!("{}-{number}.log", arguments[0]));
+        let log = dir.join(format!("{name}-{number}.log"));
         let file = File::create(&log).expect("a log file");
         let child = command(program, arguments, environment)
             .stdout(file.try_clone().expect("a second handle"))
@@ -118,6 +119,17 @@ pub fn cpu_seconds(pid: u32) -> f64 {
         .filter_map(|ticks| ticks.parse::<f64>().ok())
         .sum::<f64>()
         / TICKS_PER_SECOND
+}
+
+/// Memory a process has resident, in MiB; None if it is gone. Linux only.
+#[must_use]
+pub fn resident_mib(pid: u32) -> Option<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: f64 = line.trim().trim_end_matches(" kB").parse().ok()?;
+    Some(kib / 1_024.0)
 }
 
 pub(crate) async fn run(
