@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use fairlane_core::TenantId;
-use fairlane_fleet_tests::{Fleet, Setup, job};
+use fairlane_fleet_tests::{Fleet, Home, Setup, job};
 use fairlane_nats::auth::User;
+use fairlane_nats::embedded::{EmbeddedServer, ServerOptions};
+use fairlane_nats::objects::{self, ObjectOptions};
 use fairlane_nats::{Nats, connect};
-use fairlane_support::{LIMIT, TestNats, eventually, within};
-use fairlane_wire::Phase;
+use fairlane_support::{Credentials, LIMIT, TestNats, eventually, within};
+use fairlane_wire::{Namespace, Phase};
 use futures::StreamExt;
 use tokio::sync::mpsc;
 
@@ -34,9 +36,14 @@ impl Intruder {
     async fn enter(server: &TestNats, user: &User) -> Self {
         let keys = server.keys.as_ref().unwrap();
         let seed = std::fs::read_to_string(keys.seed(user)).unwrap();
+        let options = async_nats::ConnectOptions::with_nkey(seed);
+        Self::connect(options, user, server.url()).await
+    }
+
+    async fn connect(options: async_nats::ConnectOptions, user: &User, url: &str) -> Self {
         let (refused, refusals) = mpsc::unbounded_channel();
-        let options = async_nats::ConnectOptions::with_nkey(seed)
-            .custom_inbox_prefix(user.inbox_prefix(&server.nats.names))
+        let options = options
+            .custom_inbox_prefix(user.inbox_prefix(&Namespace::default()))
             .event_callback(move |event| {
                 let refused = refused.clone();
                 async move {
@@ -46,7 +53,7 @@ impl Intruder {
                     }
                 }
             });
-        let client = options.connect(server.url()).await.unwrap();
+        let client = options.connect(url).await.unwrap();
         Self { client, refusals }
     }
 
@@ -356,4 +363,61 @@ async fn a_role_talks_to_an_encrypted_server_whose_authority_it_is_told() {
         info.map_err(|error| error.to_string())
     })
     .await;
+}
+
+/// A server in operator mode.
+struct ByJwt {
+    nats: Nats,
+    server: EmbeddedServer,
+    credentials: Credentials,
+}
+
+impl Home for ByJwt {
+    fn client(&self) -> &Nats {
+        &self.nats
+    }
+
+    fn settings(&self, user: &User) -> Vec<(&'static str, String)> {
+        let file = self.credentials.file(&user.name());
+        vec![
+            ("nats.url", self.server.url().to_owned()),
+            ("nats.creds_file", file.display().to_string()),
+        ]
+    }
+}
+
+#[tokio::test]
+async fn credentials_with_a_jwt_let_the_roles_in_with_their_permissions_and_nobody_else() {
+    let credentials = Credentials::new();
+    let options = ServerOptions {
+        extra_config: credentials.conf().to_owned(),
+        ..ServerOptions::default()
+    };
+    let server = EmbeddedServer::start(options).await.unwrap();
+    let operator = connect(&credentials.options(&User::Operator, server.url())).await;
+    let made = objects::ensure(&operator.unwrap(), &ObjectOptions::default()).await;
+    assert!(made.unwrap().differences.is_empty());
+    // Signed by another operator's account.
+    let stranger = Credentials::new().options(&User::Worker, server.url());
+    assert!(connect(&stranger).await.is_err());
+
+    let worker = std::fs::read_to_string(credentials.file("worker")).unwrap();
+    let options = async_nats::ConnectOptions::with_credentials(&worker).unwrap();
+    let mut worker = Intruder::connect(options, &User::Worker, server.url()).await;
+    assert!(worker.may_publish("$JS.API.STREAM.INFO.FL_JOBS").await);
+    assert!(!worker.may_publish("fl.jobs.critical.acme").await);
+    assert!(!worker.may_publish("$KV.fl_control.leader").await);
+    assert!(worker.may_subscribe("fl.ctl.credit.w").await);
+    assert!(!worker.may_subscribe("fl.ctl.ready").await);
+
+    let nats = connect(&credentials.tester(server.url())).await.unwrap();
+    let home = ByJwt {
+        nats,
+        server,
+        credentials,
+    };
+    let fleet = Fleet::start_on(home, PROGRAM, Setup::default()).await;
+    fleet.publish("acme", job("a-1", "five tags")).await;
+    fleet.phase("acme", "a-1", Phase::Done).await;
+    fleet.settled().await;
 }
