@@ -59,7 +59,7 @@ fn billed(fleet: &Fleet) -> Vec<usize> {
 }
 
 #[tokio::test]
-async fn calls_in_flight_when_a_worker_is_asked_to_stop_all_finish_once() {
+async fn operations_1_calls_in_flight_when_a_worker_is_asked_to_stop_all_finish_once() {
     let sim = SimConfig {
         zero_latency: false,
         first_byte_ms: 1_500,

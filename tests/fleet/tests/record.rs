@@ -56,8 +56,60 @@ fn phases(seen: &[JobRecord]) -> Vec<Phase> {
     phases
 }
 
+/// The record of a job of acme as it is stored: how long it lives, in seconds, and how much of that lies behind the time
+/// at which the job is tried again.
+async fn life(fleet: &Fleet, id: &str) -> (Option<u64>, Option<u64>) {
+    let subject = format!("$KV.fl_status.acme.{id}");
+    let stored = fleet.client().jobs().last("KV_fl_status", &subject).await;
+    let stored = stored.unwrap().unwrap();
+    let record = JobRecord::from_json(&stored.payload).unwrap();
+    let ttl = stored.headers.get("Nats-TTL");
+    let ttl = ttl.map(|seconds| seconds.as_str().parse().unwrap());
+    let wait = record.retry_at_ms.map(|at| (at - stored.stored_ms) / 1_000);
+    (ttl, ttl.zip(wait).map(|(ttl, wait)| ttl - wait))
+}
+
 #[tokio::test]
-async fn the_phases_of_a_job_are_told_as_they_happen() {
+async fn o1_submitting_returns_at_once_and_the_record_stays_for_as_long_as_it_is_of_use() {
+    let setup = Setup {
+        workers: 0,
+        ..Setup::default()
+    };
+    let mut fleet = Fleet::start(PROGRAM, setup).await;
+    let jobs = [
+        ("answered", "tags"),
+        ("refused", "[[sim:refusal]] tags"),
+        ("again", "[[sim:once=529 retry_after=3600]] tags"),
+    ];
+    let lines = jobs.map(|(id, prompt)| {
+        let mut line: serde_json::Value = serde_json::from_str(&job(id, prompt)).unwrap();
+        line["tenant"] = "acme".into();
+        line.to_string()
+    });
+    let file = fleet.logs().join("jobs.jsonl");
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    // Nobody is there who could run them.
+    let output = fleet.run(&["submit", file.to_str().unwrap()]).await;
+    assert!(output.status.success(), "{output:?}");
+    for (id, _) in jobs {
+        fleet.phase("acme", id, Phase::Queued).await;
+        assert_eq!(life(&fleet, id).await.0, None, "{id} stays until it is run");
+    }
+
+    fleet.workers.push(fleet.spawn("worker"));
+    fleet.phase("acme", "answered", Phase::Done).await;
+    fleet.phase("acme", "refused", Phase::Failed).await;
+    fleet.phase("acme", "again", Phase::Retrying).await;
+    for id in ["answered", "refused"] {
+        assert_eq!(life(&fleet, id).await.0, Some(24 * 3_600), "{id}");
+    }
+    let (_, beyond) = life(&fleet, "again").await;
+    let beyond = beyond.unwrap();
+    assert!((600..660).contains(&beyond), "{beyond} s");
+}
+
+#[tokio::test]
+async fn o2_the_phases_of_a_job_are_told_as_they_happen() {
     let setup = Setup {
         sim: writing(100.0),
         ..Setup::default()
@@ -283,7 +335,7 @@ fn overloaded(id: &str, defer: Option<&str>) -> String {
 }
 
 #[tokio::test]
-async fn an_overloaded_job_asks_its_owner_and_waits_across_restarts_if_it_may() {
+async fn o4_an_overloaded_job_asks_its_owner_and_waits_across_restarts_if_it_may() {
     let mut fleet = Fleet::start(PROGRAM, Setup::default()).await;
     for (id, defer) in [
         ("asks", None),

@@ -88,7 +88,7 @@ fn calls_of(fleet: &Fleet, job: &str) -> Vec<CallRecord> {
 }
 
 #[tokio::test]
-async fn a_smaller_model_answers_while_a_model_is_overloaded() {
+async fn o3_a_smaller_model_answers_while_a_model_is_overloaded() {
     let overload = fault(json!({"model": "claude-sonnet-4-6", "status": 529}));
     let fleet = start(vec![overload], &[]).await;
     // What Haiku 4.5 does not take by these names.
@@ -296,7 +296,7 @@ async fn a_broken_stream_is_never_a_result() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_replaced_is_used_and_a_refused_one_costs_no_job() {
+async fn operations_3_a_key_that_is_replaced_is_used_and_a_refused_one_costs_no_job() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("key");
     std::fs::write(&file, "sk-revoked").unwrap();
