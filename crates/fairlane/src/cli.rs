@@ -302,12 +302,12 @@ pub(crate) enum Command {
     Demo(DemoArgs),
 }
 
-/// Contexts are kept in fairlane/contexts.json under XDG_CONFIG_HOME (~/.config). They name a credentials file and hold no secret.
+/// Contexts are kept in fairlane/contexts.json under XDG_CONFIG_HOME (~/.config). They name a file with a key and hold no secret.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ContextCommand {
     /// Store a context, over one of the same name; the first one is used at once
     #[command(
-        after_help = "Example:\n  fairlane context add prod --nats-url tls://nats.example.com:4222 --namespace fl --creds ~/prod.creds"
+        after_help = "Example:\n  fairlane context add prod --nats-url tls://nats.example.com:4222 --nkey nats-auth/operator.nk --ca ca.crt"
     )]
     Add(ContextAddArgs),
     /// List the contexts
@@ -333,9 +333,15 @@ pub(crate) struct ContextAddArgs {
     /// The context
     #[arg(value_name = "NAME", value_parser = context_name)]
     pub(crate) name: String,
+    /// File with the seed of an nkey, as `fairlane auth` writes it
+    #[arg(long, value_name = "FILE", conflicts_with = "creds")]
+    pub(crate) nkey: Option<PathBuf>,
     /// Credentials file (JWT and seed)
     #[arg(long, value_name = "FILE")]
     pub(crate) creds: Option<PathBuf>,
+    /// Certificate of the authority that vouches for the server
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
     /// Use it from now on
     #[arg(long)]
     pub(crate) r#use: bool,

@@ -1,7 +1,7 @@
 //! Contexts: named fleets, so that nobody has to give an address and credentials with every command.
 //!
 //! One file under the user's configuration directory holds them all and says which one is current. It names the
-//! credentials file and never holds a secret itself. Commands for people follow the current context where neither
+//! file with the key or the credentials and never holds a secret itself. Commands for people follow the current context where neither
 //! flags, environment nor configuration say which NATS is meant; roles follow one only if they are told to.
 
 use std::collections::BTreeMap;
@@ -38,6 +38,10 @@ pub(crate) struct Fleet {
     pub(crate) url: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) creds_file: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) nkey_file: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tls_ca_file: Option<PathBuf>,
     #[serde(default = "default_namespace")]
     pub(crate) namespace: String,
 }
@@ -164,19 +168,23 @@ fn added(globals: &Globals, args: &ContextAddArgs) -> Result<Fleet, Stop> {
     })?;
     let namespace = globals.namespace.clone().unwrap_or_else(default_namespace);
     Namespace::parse(&namespace).map_err(|error| Stop::new(Exit::Usage, error))?;
-    let creds_file = match &args.creds {
-        // A path that is right from everywhere.
-        Some(path) => Some(std::fs::canonicalize(path).map_err(|error| {
-            let text = format!("cannot find the credentials file {}", path.display());
-            Stop::new(Exit::Usage, anyhow::Error::new(error).context(text))
-        })?),
-        None => None,
-    };
     Ok(Fleet {
         url,
-        creds_file,
+        creds_file: from_everywhere(args.creds.as_deref(), "credentials file")?,
+        nkey_file: from_everywhere(args.nkey.as_deref(), "key file")?,
+        tls_ca_file: from_everywhere(args.ca.as_deref(), "certificate file")?,
         namespace,
     })
+}
+
+/// The path of a file that is there, right from every directory.
+fn from_everywhere(path: Option<&Path>, what: &str) -> Result<Option<PathBuf>, Stop> {
+    let Some(path) = path else { return Ok(None) };
+    let whole = std::fs::canonicalize(path).map_err(|error| {
+        let text = format!("cannot find the {what} {}", path.display());
+        Stop::new(Exit::Usage, anyhow::Error::new(error).context(text))
+    })?;
+    Ok(Some(whole))
 }
 
 fn told(contexts: &Contexts, name: &str) -> String {
@@ -196,7 +204,7 @@ fn table(contexts: &Contexts) -> String {
     let head = ["CONTEXT", "CURRENT", "NATS", "NAMESPACE", "CREDENTIALS"].map(str::to_owned);
     let rows = contexts.contexts.iter().map(|(name, fleet)| {
         let is_current = contexts.current.as_ref() == Some(name);
-        let creds = fleet.creds_file.as_ref();
+        let creds = fleet.creds_file.as_ref().or(fleet.nkey_file.as_ref());
         [
             name.clone(),
             if is_current { "yes" } else { "" }.to_owned(),

@@ -155,8 +155,8 @@ async fn nats(target: &Target) -> Result<(Nats, Check), Check> {
         | ConnectError::HalfCredentials { .. }
         | ConnectError::Credentials { .. } => (
             "nats_credentials",
-            "set nats.creds_file, or nats.user and FAIRLANE__NATS__PASSWORD, to what this server knows; `fairlane \
-             config show` says what is used"
+            "set nats.nkey_file, nats.creds_file, or nats.user and FAIRLANE__NATS__PASSWORD, to what this server knows; \
+             `fairlane config show` says what is used"
                 .to_owned(),
         ),
     };

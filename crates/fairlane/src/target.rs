@@ -25,6 +25,8 @@ pub(crate) const URL_VARIABLE: &str = "FAIRLANE_NATS_URL";
 pub(crate) const URL_KEY: &str = "nats.url";
 const NAMESPACE_KEY: &str = "nats.namespace";
 const CREDS_KEY: &str = "nats.creds_file";
+const NKEY_KEY: &str = "nats.nkey_file";
+const CA_KEY: &str = "nats.tls_ca_file";
 
 /// How long a command for people waits for NATS; roles wait longer, because they may start before it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
@@ -98,8 +100,15 @@ impl Target {
         };
         if let Some((_, fleet)) = named {
             flags.push((NAMESPACE_KEY.to_owned(), fleet.namespace.clone()));
-            if let Some(creds) = &fleet.creds_file {
-                flags.push((CREDS_KEY.to_owned(), creds.display().to_string()));
+            for (key, file) in [
+                (CREDS_KEY, &fleet.creds_file),
+                (NKEY_KEY, &fleet.nkey_file),
+                (CA_KEY, &fleet.tls_ca_file),
+            ] {
+                flags.extend(
+                    file.iter()
+                        .map(|file| (key.to_owned(), file.display().to_string())),
+                );
             }
         }
         if let Some(namespace) = &globals.namespace {
@@ -272,8 +281,14 @@ fn follow(loaded: &mut Loaded, contexts: &Contexts, dev: Option<&Running>) -> Ur
         if loaded.origins.get(NAMESPACE_KEY) == Origin::Default {
             nats.namespace.clone_from(&fleet.namespace);
         }
-        if loaded.origins.get(CREDS_KEY) == Origin::Default {
-            nats.creds_file.clone_from(&fleet.creds_file);
+        for (key, set, file) in [
+            (CREDS_KEY, &mut nats.creds_file, &fleet.creds_file),
+            (NKEY_KEY, &mut nats.nkey_file, &fleet.nkey_file),
+            (CA_KEY, &mut nats.tls_ca_file, &fleet.tls_ca_file),
+        ] {
+            if loaded.origins.get(key) == Origin::Default {
+                set.clone_from(file);
+            }
         }
         return UrlFrom::Context(name.to_owned());
     }
@@ -327,6 +342,8 @@ mod tests {
         let fleet = |url: &str| crate::context::Fleet {
             url: url.to_owned(),
             creds_file: Some("/c.creds".into()),
+            nkey_file: None,
+            tls_ca_file: Some("/ca.crt".into()),
             namespace: "ctx".to_owned(),
         };
         let contexts = Contexts {
@@ -360,6 +377,7 @@ mod tests {
             nats.creds_file.as_deref(),
             Some(std::path::Path::new("/c.creds"))
         );
+        assert_eq!(nats.tls_ca_file, Some("/ca.crt".into()));
         assert_eq!(target.url_from.to_string(), "context a");
 
         let variable = [("FAIRLANE_NATS_URL", "nats://v:1")];

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use fairlane_nats::auth::User;
 use fairlane_nats::embedded::free_port;
 use fairlane_support::TestNats;
 
@@ -55,6 +56,33 @@ async fn a_fleet_is_named_used_and_forgotten() {
     let ran = world.run(&["context", "add", "x"]).await;
     assert_eq!(ran.code, Some(2), "{ran:#?}");
     assert!(ran.talk.contains("--nats-url nats://HOST:4222"), "{ran:#?}");
+}
+
+#[tokio::test]
+async fn a_context_names_the_key_that_lets_its_user_in() {
+    let server = TestNats::secured(&[], "").await;
+    let world = World::without_nats();
+    let key = server.keys.as_ref().unwrap().seed(&User::Operator);
+    let (url, key) = (server.url(), key.to_str().unwrap());
+    let add = ["context", "add", "here", "--nats-url", url];
+    world.run(&add).await;
+    let ran = world.run(&["tenant", "ls"]).await;
+    assert_ne!(ran.code, Some(0), "nobody comes in without a key: {ran:#?}");
+    let ran = world.run(&[&add[..], &["--nkey", key]].concat()).await;
+    assert_eq!(ran.code, Some(0), "{ran:#?}");
+    let ran = world.run(&["tenant", "ls"]).await;
+    assert_eq!(ran.code, Some(0), "{ran:#?}");
+    let ran = world.run(&["context", "ls"]).await;
+    assert!(ran.out.contains("operator.nk"), "{ran:#?}");
+    let ran = world
+        .run(&[&add[..], &["--ca", "/nowhere/ca.crt"]].concat())
+        .await;
+    assert_eq!(ran.code, Some(2), "{ran:#?}");
+    assert!(
+        ran.talk
+            .contains("cannot find the certificate file /nowhere/ca.crt"),
+        "{ran:#?}"
+    );
 }
 
 #[tokio::test]
