@@ -278,11 +278,18 @@ impl Drop for CallOff {
 }
 
 impl Shared {
-    /// Publishes a submission. It is stored when this returns.
+    /// Publishes a submission. It is stored when this returns. While the tenant has more submissions waiting to be taken than it
+    /// may, waits for room, at most `patience`.
     ///
     /// # Errors
-    /// `request_too_large`, or `overloaded_error` if it may not be stored.
-    pub(crate) async fn submit(&self, tenant: &TenantId, job: &JobId, body: Vec<u8>) -> Result<()> {
+    /// `request_too_large`, `rate_limit_error` if there is no room, or `overloaded_error` if it may not be stored.
+    pub(crate) async fn submit(
+        &self,
+        tenant: &TenantId,
+        job: &JobId,
+        body: Vec<u8>,
+        patience: Duration,
+    ) -> Result<()> {
         let max_payload = self.nats.client.server_info().max_payload;
         let mut headers = HeaderMap::new();
         headers.insert(header::JOB, job.as_str());
@@ -308,12 +315,16 @@ impl Shared {
         let stored = self
             .nats
             .jobs()
-            .publish(&subject, Some(&id), headers, body)
+            .publish_patiently(&subject, Some(&id), headers, body, patience)
             .await;
         match stored {
             Ok(_) => Ok(()),
             Err(error @ WriteError::TooLarge { .. }) => {
                 Err(ApiError::new(Kind::TooLarge, error.to_string()))
+            }
+            Err(WriteError::SubjectFull { .. }) => {
+                let words = "this account has more requests waiting to be taken than it may";
+                Err(ApiError::new(Kind::RateLimit, words).retry_after(10))
             }
             Err(error) => Err(ApiError::unavailable("store the request", &error)),
         }

@@ -26,6 +26,8 @@ use crate::replay;
 const LINES_MAX: usize = 10_000;
 /// How long a call may wait for a result.
 const WAIT_MAX_S: u64 = 60;
+/// How long a job waits for producers to take what its tenant has published before; one request may hold thousands.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the leader may take to answer.
 const WHY_TIMEOUT: Duration = Duration::from_secs(5);
 const EVENTS_WAITING_MAX: usize = 16;
@@ -84,7 +86,7 @@ async fn submit(shared: &Shared, tenant: &TenantId, body: &[u8], new: &JobId) ->
         ApiError::invalid(error.message)
     })?;
     let job = parsed.id.unwrap_or_else(|| new.clone());
-    shared.submit(tenant, &job, body.to_vec()).await?;
+    shared.submit(tenant, &job, body.to_vec(), PATIENCE).await?;
     Ok(job)
 }
 

@@ -66,7 +66,9 @@ pub(crate) async fn create(
         false => None,
     };
     let call_off = CallOff::new(&shared, &tenant, &job_id, !detach);
-    shared.submit(&tenant, &job_id, job.body).await?;
+    shared
+        .submit(&tenant, &job_id, job.body, Duration::ZERO)
+        .await?;
     let call = Call {
         shared,
         id,

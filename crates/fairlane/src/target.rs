@@ -220,11 +220,16 @@ impl Target {
         let margin = defaults.payloads_keep.saturating_sub(defaults.dlq_keep);
         ObjectOptions {
             replicas: u64::from(settings.nats.replicas),
+            backlog_per_tenant_max: settings.nats.backlog_per_tenant_max,
+            submissions_per_tenant_max: settings.nats.submissions_per_tenant_max,
+            submit_bytes_max: settings.nats.submit_bytes_max,
+            jobs_bytes_max: settings.nats.jobs_bytes_max,
+            payloads_bytes_max: settings.nats.payloads_bytes_max,
             dlq_keep,
             payloads_keep: dlq_keep + margin,
             submit_ack_wait: Duration::from_millis(settings.producer.ack_wait_ms),
             submit_max_deliver: u64::from(settings.producer.max_deliver),
-            ..defaults
+            ledger_keep: defaults.ledger_keep,
         }
     }
 

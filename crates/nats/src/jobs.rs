@@ -5,6 +5,8 @@
 //! message on disk (the library's delete does, and is thirty times slower), and a message that is
 //! already gone counts as deleted, so a crash between any two steps can be repeated.
 
+use std::time::{Duration, Instant};
+
 use async_nats::HeaderMap;
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{DirectGetErrorKind, LastRawMessageErrorKind, Stream};
@@ -16,6 +18,10 @@ use serde_json::json;
 use crate::api::{self, ApiError, code};
 use crate::client::Nats;
 use crate::publish::{self, PendingWrite, WriteError};
+
+/// How long to wait before a full subject is tried again: at first, and at most.
+const ROOM_PAUSE_MIN: Duration = Duration::from_millis(20);
+const ROOM_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Why a message could not be read. A message that is not there is not an error.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +96,34 @@ impl Jobs {
         payload: Bytes,
     ) -> Result<publish::Stored, WriteError> {
         self.send(subject, id, headers, payload).await?.wait().await
+    }
+
+    /// [`Jobs::publish`], and while the subject is full wait for room, at most `patience`.
+    ///
+    /// # Errors
+    /// [`WriteError`]; [`WriteError::SubjectFull`] if there was no room all the time.
+    pub async fn publish_patiently(
+        &self,
+        subject: &str,
+        id: Option<&str>,
+        headers: HeaderMap,
+        payload: Bytes,
+        patience: Duration,
+    ) -> Result<publish::Stored, WriteError> {
+        let begun = Instant::now();
+        let mut pause = ROOM_PAUSE_MIN;
+        loop {
+            let outcome = self
+                .publish(subject, id, headers.clone(), payload.clone())
+                .await;
+            match outcome {
+                Err(WriteError::SubjectFull { .. }) if begun.elapsed() + pause <= patience => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(ROOM_PAUSE_MAX);
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// The message at `seq`, or None if the leader does not have it either.

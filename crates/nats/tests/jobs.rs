@@ -82,6 +82,32 @@ async fn deleting_twice_or_what_never_was_is_success() {
 }
 
 #[tokio::test]
+async fn submissions_that_nobody_takes_fill_only_their_own_tenant_s_room() {
+    let options = ObjectOptions {
+        submissions_per_tenant_max: 2,
+        ..Default::default()
+    };
+    let test = TestNats::with(Default::default(), &options).await;
+    let jobs = test.nats.jobs();
+    let submit = |tenant: &str| {
+        let subject = format!("fl.submit.{tenant}");
+        let jobs = jobs.clone();
+        async move {
+            jobs.publish(&subject, None, HeaderMap::new(), "{}".into())
+                .await
+        }
+    };
+    submit("noisy").await.unwrap();
+    submit("noisy").await.unwrap();
+    let full = submit("noisy").await;
+    assert!(
+        matches!(full, Err(WriteError::SubjectFull { .. })),
+        "{full:?}"
+    );
+    submit("quiet").await.unwrap();
+}
+
+#[tokio::test]
 async fn a_full_backlog_is_told_apart_and_room_comes_back_with_a_delete() {
     let options = ObjectOptions {
         backlog_per_tenant_max: 2,

@@ -376,7 +376,7 @@ impl Producer {
             reason = field::Empty,
         );
         let trace = traced::place(&span, &arrival);
-        traced::describe(&span, &arrival, names, body.len());
+        traced::describe(&span, &arrival, body.len());
         let submitted = Submitted {
             arrival: &arrival,
             headers,

@@ -2,7 +2,6 @@
 
 use fairlane_runtime::TraceContext;
 use fairlane_runtime::spans::{self, Tags};
-use fairlane_wire::names::Namespace;
 use tracing::Span;
 
 use crate::intake::Arrival;
@@ -28,7 +27,7 @@ pub(crate) fn place(span: &Span, arrival: &Arrival) -> TraceContext {
 }
 
 /// What the conventions for messaging ask for.
-pub(crate) fn describe(span: &Span, arrival: &Arrival, names: &Namespace, body_bytes: usize) {
+pub(crate) fn describe(span: &Span, arrival: &Arrival, body_bytes: usize) {
     if !spans::are_on() {
         return;
     }
@@ -38,7 +37,6 @@ pub(crate) fn describe(span: &Span, arrival: &Arrival, names: &Namespace, body_b
         .word("messaging.operation.name", "accept")
         .word("messaging.operation.type", "process")
         .text("messaging.destination.name", &arrival.subject)
-        .text("messaging.consumer.group.name", names.producer_consumer())
         .number("messaging.message.body.size", bytes)
         .number("messaging.nats.stream.sequence", arrival.seq)
         .set_on(span);

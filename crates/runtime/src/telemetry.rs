@@ -228,7 +228,9 @@ where
             .with_threads(false)
             .with_target(false)
             .with_level(false)
-            .with_tracked_inactivity(false);
+            .with_tracked_inactivity(false)
+            // Nobody asks for OpenTelemetry's own current span, and it is entered at every poll.
+            .with_context_activation(false);
         layers.push(layer.with_filter(traced()).boxed());
         Traces {
             tracer: provider.tracer(SCOPE),

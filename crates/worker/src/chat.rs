@@ -24,12 +24,12 @@ pub(crate) fn start(
     let tags = tags()
         .word("gen_ai.operation.name", "chat")
         .word("gen_ai.provider.name", "anthropic")
-        // The name before the conventions changed it; some tools know no other.
-        .word("gen_ai.system", "anthropic")
-        .text("gen_ai.request.model", model)
-        .number("turn", u64::from(turn));
+        .text("gen_ai.request.model", model);
     let name = format!("chat {model}");
     let mut span = JobSpan::start(name, SpanKind::Client, parent, &tags);
+    if turn > 1 {
+        span.number("turn", u64::from(turn));
+    }
     if let Some(max_tokens) = request.field("max_tokens").and_then(Value::as_u64) {
         span.number("gen_ai.request.max_tokens", max_tokens);
     }

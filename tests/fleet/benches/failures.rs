@@ -15,14 +15,12 @@
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use fairlane_fleet_tests::live::Live;
 use fairlane_fleet_tests::{Fleet, Setup, cpu_seconds, job};
-use fairlane_nats::{HeaderMap, watch};
 use fairlane_sim::SimConfig;
-use fairlane_wire::{JobRecord, Phase};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fairlane-under-test");
 const LIVE_PER_SECOND: u32 = 20;
@@ -31,13 +29,6 @@ const ALONE: Duration = Duration::from_secs(40);
 const SLOWER_MAX_PERCENT: f64 = 10.0;
 /// Time for what is still under way at the end.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-/// When live jobs were published, and how long those took that are done.
-#[derive(Debug, Default)]
-struct Live {
-    published: BTreeMap<String, Instant>,
-    took: Vec<(Instant, Duration)>,
-}
 
 #[tokio::main]
 async fn main() {
@@ -61,15 +52,13 @@ async fn main() {
         ..Setup::default()
     };
     let fleet = Arc::new(Fleet::start(PROGRAM, setup).await);
-    let live = Arc::new(Mutex::new(Live::default()));
-    let watching = tokio::spawn(watch_live(fleet.clone(), live.clone()));
-    let publishing = tokio::spawn(publish_live(fleet.clone(), live.clone()));
+    let live = Live::start(&fleet, LIVE_PER_SECOND);
 
     // The first seconds make connections and fill caches.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let (began, processor) = (Instant::now(), used(&fleet));
     tokio::time::sleep(ALONE).await;
-    let alone = figures(&live, began, Instant::now());
+    let alone = live.figures(began, Instant::now());
     let idle = processor_between(&fleet, &processor, began);
     let before = resident(&fleet);
 
@@ -98,16 +87,15 @@ async fn main() {
     }
     let all = began.elapsed();
     let busy = processor_between(&fleet, &processor, began);
-    let meanwhile = figures(&live, began, Instant::now());
+    let meanwhile = live.figures(began, Instant::now());
     let after = resident(&fleet);
-    publishing.abort();
-    watching.abort();
+    drop(live);
 
     println!("{jobs} jobs failed within {:.0} s", all.as_secs_f64());
     println!("processor, cores: alone {idle}");
     println!("                  meanwhile {busy}");
-    print_live("live jobs alone", &alone);
-    print_live("live jobs meanwhile", &meanwhile);
+    println!("live jobs alone      {alone}");
+    println!("live jobs meanwhile  {meanwhile}");
     let slower = |alone: f64, now: f64| 100.0 * (now - alone) / alone;
     let (rate, p50) = (
         slower(alone.rate, meanwhile.rate),
@@ -131,92 +119,13 @@ async fn main() {
     }
 }
 
-async fn publish(fleet: &Fleet, tenant: &str, body: String) {
-    let subject = format!("fl.submit.{tenant}");
-    let jetstream = &fleet.client().jetstream;
-    let sent = jetstream.publish_with_headers(subject, HeaderMap::new(), Bytes::from(body));
-    sent.await.expect("sent").await.expect("stored");
-}
-
 async fn publish_bad(fleet: &Fleet, number: usize) {
     let body = job(
         &format!("bad-{number}"),
         &format!("[[sim:refusal]] no {number}"),
     );
     let body = body.replace("\"tagging\"", "\"moderation\"");
-    publish(fleet, "bulk", body).await;
-}
-
-async fn publish_live(fleet: Arc<Fleet>, live: Arc<Mutex<Live>>) {
-    let mut tick = tokio::time::interval(Duration::from_secs(1) / LIVE_PER_SECOND);
-    for number in 0_usize.. {
-        tick.tick().await;
-        let id = format!("live-{number}");
-        let now = Instant::now();
-        live.lock()
-            .expect("no panic")
-            .published
-            .insert(id.clone(), now);
-        publish(&fleet, "live", job(&id, &format!("tags {number}"))).await;
-    }
-}
-
-/// Notes when live jobs are done.
-async fn watch_live(fleet: Arc<Fleet>, live: Arc<Mutex<Live>>) {
-    let nats = fleet.client();
-    let bucket = nats.bucket(&nats.names.status_bucket());
-    let mut changes = bucket.watch_keys("live.*");
-    while let Some(event) = changes.next().await {
-        let watch::Event::Change(entry) = event else {
-            continue;
-        };
-        let Some(value) = entry.value() else { continue };
-        let record = JobRecord::from_json(value).expect("a record");
-        if record.phase == Phase::Done {
-            let mut live = live.lock().expect("no panic");
-            if let Some(began) = live.published.remove(record.job.as_str()) {
-                live.took.push((Instant::now(), began.elapsed()));
-            }
-        }
-    }
-}
-
-/// Live jobs between two moments.
-struct Figures {
-    done: usize,
-    rate: f64,
-    /// Seconds.
-    p50: f64,
-    p99: f64,
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a few thousand jobs")]
-fn figures(live: &Mutex<Live>, from: Instant, to: Instant) -> Figures {
-    let live = live.lock().expect("no panic");
-    let within = live.took.iter().filter(|(at, _)| (from..to).contains(at));
-    let mut took: Vec<f64> = within.map(|(_, took)| took.as_secs_f64()).collect();
-    took.sort_unstable_by(f64::total_cmp);
-    let at = |part: usize| {
-        took.get(took.len() * part / 100)
-            .copied()
-            .unwrap_or(f64::NAN)
-    };
-    Figures {
-        done: took.len(),
-        rate: took.len() as f64 / (to - from).as_secs_f64(),
-        p50: at(50),
-        p99: at(99),
-    }
-}
-
-fn print_live(what: &str, figures: &Figures) {
-    println!(
-        "{what:<20} {:>6.2} done a second, p50 {:>4.0} ms, p99 {:>5.0} ms ({} jobs)",
-        figures.rate,
-        1_000.0 * figures.p50,
-        1_000.0 * figures.p99,
-        figures.done,
-    );
+    fleet.publish("bulk", body).await;
 }
 
 /// Process ids by name.

@@ -7,6 +7,7 @@
 mod books;
 pub mod cluster;
 mod collector;
+pub mod live;
 pub mod load;
 mod process;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use fairlane_core::{JobId, TenantId};
 use fairlane_nats::auth::User;
+use fairlane_nats::objects::ObjectOptions;
 use fairlane_nats::{HeaderMap, Nats, Records};
 use fairlane_sim::{Sim, SimConfig, SimHandle};
 use fairlane_support::{TestNats, eventually};
@@ -40,6 +42,8 @@ pub struct Setup {
     pub config: &'static str,
     /// Tenants that have users of their own on NATS.
     pub tenants: &'static [&'static str],
+    /// Limits of what NATS keeps.
+    pub objects: ObjectOptions,
 }
 
 impl Default for Setup {
@@ -52,6 +56,7 @@ impl Default for Setup {
             settings: Vec::new(),
             config: "",
             tenants: &[],
+            objects: ObjectOptions::default(),
         }
     }
 }
@@ -98,7 +103,7 @@ impl Fleet {
     /// # Panics
     /// With the reason, if something does not start.
     pub async fn start(program: &str, setup: Setup) -> Self {
-        let nats = TestNats::secured(setup.tenants, "").await;
+        let nats = TestNats::secured_with(setup.tenants, "", &setup.objects).await;
         Self::start_on(nats, program, setup).await
     }
 }

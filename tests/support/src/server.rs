@@ -38,6 +38,14 @@ impl TestNats {
     /// # Panics
     /// With the reason, if that fails.
     pub async fn secured(tenants: &[&str], more: &str) -> Self {
+        Self::secured_with(tenants, more, &ObjectOptions::default()).await
+    }
+
+    /// The same with objects as chosen.
+    ///
+    /// # Panics
+    /// With the reason, if that fails.
+    pub async fn secured_with(tenants: &[&str], more: &str, objects: &ObjectOptions) -> Self {
         let keys = Keys::new(tenants);
         let options = ServerOptions {
             extra_config: format!("{}{more}", keys.conf()),
@@ -48,7 +56,7 @@ impl TestNats {
             panic!("cannot start a NATS server for a test: {error:#}");
         });
         let operator = started.connect_as(&User::Operator).await;
-        if let Err(error) = make(&operator, &ObjectOptions::default()).await {
+        if let Err(error) = make(&operator, objects).await {
             panic!("the operator cannot make the objects: {error:#}");
         }
         started

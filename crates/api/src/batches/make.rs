@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -25,6 +26,8 @@ const REQUESTS_MAX: usize = 100_000;
 const BODY_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Jobs published at once.
 const PUBLISHED_AT_ONCE: usize = 128;
+/// How long a batch waits for producers to take what the tenant has published before.
+const PATIENCE: Duration = Duration::from_secs(60);
 const LIFE_MS: u64 = 86_400_000;
 
 #[derive(Debug, Deserialize)]
@@ -84,7 +87,7 @@ pub(crate) async fn create(
         fields.insert("deadline_ms".to_owned(), batch.expires_ms.into());
         let body = Value::Object(fields).to_string().into_bytes();
         let (shared, tenant) = (&shared, &tenant);
-        async move { shared.submit(tenant, &job, body).await }
+        async move { shared.submit(tenant, &job, body, PATIENCE).await }
     });
     futures::stream::iter(jobs)
         .buffer_unordered(PUBLISHED_AT_ONCE)

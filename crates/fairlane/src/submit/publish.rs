@@ -2,7 +2,7 @@
 //!
 //! A publish whose ack was lost is repeated under the same message id, which the stream stores once.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fairlane_core::JobId;
@@ -26,6 +26,9 @@ const HEADERS_BYTES_MAX: usize = 8 * 1024;
 /// Tries before giving up, and the pause before the second one; it doubles.
 const TRIES_MAX: u32 = 5;
 const PAUSE_MIN: Duration = Duration::from_millis(200);
+/// How long a tenant's submissions may stay untaken before it is given up, and how often that is looked at.
+const ROOM_PATIENCE: Duration = Duration::from_secs(60);
+const ROOM_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A new id for a job, ordered by time.
 pub(crate) fn new_job_id() -> JobId {
@@ -213,15 +216,22 @@ impl Message {
         first: Result<PendingWrite, WriteError>,
     ) -> Result<Stored, WriteError> {
         let mut sent = first;
+        let begun = Instant::now();
         let mut pause = PAUSE_MIN;
-        for attempt in 1.. {
+        let mut attempt = 1;
+        loop {
             let outcome = match sent {
                 Ok(pending) => pending.wait().await,
                 Err(error) => Err(error),
             };
             match outcome {
+                // There is room again as soon as a producer has taken some.
+                Err(WriteError::SubjectFull { .. }) if begun.elapsed() < ROOM_PATIENCE => {
+                    pause = pause.min(ROOM_PAUSE_MAX);
+                }
                 Err(error) if attempt < TRIES_MAX && !is_of_the_message(&error) => {
                     tracing::debug!(%error, attempt, "publishing again");
+                    attempt += 1;
                 }
                 Ok(_) => return outcome,
                 Err(_) => {
@@ -233,6 +243,5 @@ impl Message {
             pause *= 2;
             sent = self.send(jobs).await;
         }
-        unreachable!("the last attempt returns")
     }
 }

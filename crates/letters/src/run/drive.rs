@@ -18,6 +18,8 @@ const SAVE_EVERY: Duration = Duration::from_millis(500);
 const SAVE_AFTER: u64 = 100;
 /// A submission that may or may not be stored is sent again: the second one changes nothing.
 const SUBMITS_MAX: u32 = 3;
+/// How long a run waits for producers to take what the tenant has published before.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sends the letters of run `id` as `driver`, a name of the caller's own. `tell` hears of each
 /// step. Returns when the run is over.
@@ -176,7 +178,7 @@ impl<J: Judge, T: FnMut(&Run)> Drive<'_, J, T> {
             tries += 1;
             let jobs = nats.jobs();
             let error = match jobs
-                .publish(&subject, None, headers.clone(), body.clone())
+                .publish_patiently(&subject, None, headers.clone(), body.clone(), PATIENCE)
                 .await
             {
                 Ok(_) => return Ok(()),

@@ -20,6 +20,8 @@ pub struct ObjectOptions {
     pub replicas: u64,
     /// Jobs one tenant may have waiting in one priority.
     pub backlog_per_tenant_max: u64,
+    /// Submissions of one tenant that no producer has taken yet. They are taken in order, so this bounds what a flood costs others.
+    pub submissions_per_tenant_max: u64,
     /// How long dead letters are kept.
     pub dlq_keep: Duration,
     /// How long settlements are kept.
@@ -30,8 +32,12 @@ pub struct ObjectOptions {
     pub submit_ack_wait: Duration,
     /// How often a submission is delivered before it is given up.
     pub submit_max_deliver: u64,
-    /// Bytes the job stream may take, None for no limit of its own.
+    /// Bytes that may wait in the stream of submissions, None for no limit of its own. A limit is kept free on the server's disk.
+    pub submit_bytes_max: Option<u64>,
+    /// The same for the stream of jobs.
     pub jobs_bytes_max: Option<u64>,
+    /// The same for bodies too large for a message.
+    pub payloads_bytes_max: Option<u64>,
 }
 
 impl Default for ObjectOptions {
@@ -39,12 +45,15 @@ impl Default for ObjectOptions {
         Self {
             replicas: 1,
             backlog_per_tenant_max: 100_000,
+            submissions_per_tenant_max: 10_000,
             dlq_keep: 30 * DAY,
             ledger_keep: 35 * DAY,
             payloads_keep: 40 * DAY,
             submit_ack_wait: Duration::from_secs(30),
             submit_max_deliver: 10,
+            submit_bytes_max: None,
             jobs_bytes_max: None,
+            payloads_bytes_max: None,
         }
     }
 }
@@ -105,7 +114,11 @@ fn submit(names: &Namespace, options: &ObjectOptions) -> Spec {
         "description": "submissions as published by anyone",
         "subjects": [names.submit_filter()],
         "retention": "workqueue",
+        // Whoever publishes faster than can be taken is told so; the others' submissions are taken.
         "discard": "new",
+        "discard_new_per_subject": true,
+        "max_msgs_per_subject": options.submissions_per_tenant_max,
+        "max_bytes": bytes_max(options.submit_bytes_max),
         // Ids are compared across all tenants, so one's could swallow another's job; keys, which
         // name their tenant, do this work. The server allows no less.
         "duplicate_window": nanos(Duration::from_millis(100)),
@@ -147,7 +160,7 @@ fn jobs(names: &Namespace, options: &ObjectOptions) -> Spec {
         "discard": "new",
         "discard_new_per_subject": true,
         "max_msgs_per_subject": options.backlog_per_tenant_max,
-        "max_bytes": options.jobs_bytes_max.map_or(json!(-1), Value::from),
+        "max_bytes": bytes_max(options.jobs_bytes_max),
         "duplicate_window": nanos(Duration::from_secs(600)),
         "max_consumers": 100,
         "allow_direct": true,
@@ -253,6 +266,7 @@ fn payloads(store: &str, options: &ObjectOptions) -> Spec {
         "retention": "limits",
         "discard": "new",
         "max_age": nanos(options.payloads_keep),
+        "max_bytes": bytes_max(options.payloads_bytes_max),
         "duplicate_window": nanos(Duration::from_secs(120)),
         "max_consumers": 1_000,
         "allow_direct": true,
@@ -261,6 +275,10 @@ fn payloads(store: &str, options: &ObjectOptions) -> Spec {
     let mut spec = stream("store", &format!("OBJ_{store}"), options, config);
     spec.name = format!("object store {store}");
     spec
+}
+
+fn bytes_max(limit: Option<u64>) -> Value {
+    limit.map_or(json!(-1), Value::from)
 }
 
 /// A stream: `config` on top of what all of ours have in common.

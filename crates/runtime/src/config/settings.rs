@@ -171,6 +171,18 @@ described! {
         password: Option<Secret> = None, Kind::Optional(Rule::Secret);
         /// Copies of each stream and bucket: 1 on one server, 3 in a cluster.
         replicas: u32 = 1, whole(1, 5);
+        /// Jobs one tenant may have waiting in one priority; more become dead letters.
+        backlog_per_tenant_max: u64 = 100_000, whole(1, 10_000_000);
+        /// Submissions of one tenant that no producer has taken yet; the server refuses more. They are taken in order, so this
+        /// bounds what a flood of one tenant costs the others: some seconds.
+        submissions_per_tenant_max: u64 = 10_000, whole(1, 10_000_000);
+        /// Bytes of submissions that no producer has taken yet, of all tenants. The server keeps room for as much. Unset: as much as
+        /// the server has.
+        submit_bytes_max: Option<u64> = None, whole_or_unset(1_048_576, 1 << 50);
+        /// Bytes of jobs that wait or run, likewise.
+        jobs_bytes_max: Option<u64> = None, whole_or_unset(1_048_576, 1 << 50);
+        /// Bytes of bodies too large for a message, likewise.
+        payloads_bytes_max: Option<u64> = None, whole_or_unset(1_048_576, 1 << 50);
         /// Longest wait for an answer from the server, milliseconds.
         request_timeout_ms: u64 = 5_000, whole(100, 120_000);
         /// Certificate authorities that vouch for the server, PEM; beside those of the system. Encryption itself is asked for
