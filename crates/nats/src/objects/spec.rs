@@ -45,7 +45,7 @@ impl Default for ObjectOptions {
         Self {
             replicas: 1,
             backlog_per_tenant_max: 100_000,
-            submissions_per_tenant_max: 10_000,
+            submissions_per_tenant_max: 4_000,
             dlq_keep: 30 * DAY,
             ledger_keep: 35 * DAY,
             payloads_keep: 40 * DAY,

@@ -174,8 +174,8 @@ described! {
         /// Jobs one tenant may have waiting in one priority; more become dead letters.
         backlog_per_tenant_max: u64 = 100_000, whole(1, 10_000_000);
         /// Submissions of one tenant that no producer has taken yet; the server refuses more. They are taken in order, so this
-        /// bounds what a flood of one tenant costs the others: some seconds.
-        submissions_per_tenant_max: u64 = 10_000, whole(1, 10_000_000);
+        /// bounds what a flood of one tenant costs the others: about a second.
+        submissions_per_tenant_max: u64 = 4_000, whole(1, 10_000_000);
         /// Bytes of submissions that no producer has taken yet, of all tenants. The server keeps room for as much. Unset: as much as
         /// the server has.
         submit_bytes_max: Option<u64> = None, whole_or_unset(1_048_576, 1 << 50);
