@@ -1,12 +1,14 @@
 //! `fairlane auth`: keys for the roles and for tenants, and the configuration of a NATS server that lets
-//! in those alone, each with what it needs.
+//! in those alone, each with what it needs. A tenant whose key is there stays; to shut one out, delete its key.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::Context as _;
+use fairlane_core::TenantId;
 use fairlane_nats::auth::{self, User};
 use fairlane_wire::Namespace;
 
@@ -28,7 +30,9 @@ pub(crate) fn run(globals: &Globals, args: &AuthArgs) -> Outcome {
 fn write(names: &Namespace, args: &AuthArgs) -> anyhow::Result<String> {
     let dir = &args.out;
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let tenants = args.tenant.iter().cloned().map(User::Tenant);
+    let mut tenants = tenants_of(dir)?;
+    tenants.extend(args.tenant.iter().cloned());
+    let tenants = tenants.into_iter().map(User::Tenant);
     let mut users = Vec::new();
     let mut lines = Vec::new();
     for user in User::ROLES.into_iter().chain(tenants) {
@@ -42,6 +46,17 @@ fn write(names: &Namespace, args: &AuthArgs) -> anyhow::Result<String> {
         .with_context(|| format!("cannot write {}", path.display()))?;
     lines.push(format!("wrote {}", path.display()));
     Ok(lines.join("\n"))
+}
+
+/// Tenants that have a key in this directory.
+fn tenants_of(dir: &Path) -> anyhow::Result<BTreeSet<TenantId>> {
+    let files = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let tenant = |file: fs::DirEntry| {
+        let name = file.file_name().into_string().ok()?;
+        let name = name.strip_prefix("tenant-")?.strip_suffix(".nk")?;
+        TenantId::parse(name).ok()
+    };
+    Ok(files.flatten().filter_map(tenant).collect())
 }
 
 /// The public key of the seed in a file; of a new one if there is no such file.
@@ -69,8 +84,6 @@ fn key(path: &Path) -> anyhow::Result<(String, &'static str)> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use fairlane_core::TenantId;
-
     use super::*;
 
     #[test]
@@ -86,7 +99,8 @@ mod tests {
         write(&Namespace::default(), &args(&["acme"])).unwrap();
         let seed = |name: &str| fs::read_to_string(dir.path().join("keys").join(name)).unwrap();
         let first = seed("worker.nk");
-        let told = write(&Namespace::default(), &args(&["acme", "wayne"])).unwrap();
+        // The other tenant has a key already, and stays.
+        let told = write(&Namespace::default(), &args(&["wayne"])).unwrap();
         assert_eq!(seed("worker.nk"), first);
         assert!(told.contains("kept  ") && told.contains("wrote "), "{told}");
         let conf = seed("auth.conf");

@@ -624,7 +624,7 @@ pub(crate) struct AuthArgs {
     /// Directory for the files; made if it is not there
     #[arg(long, value_name = "DIR")]
     pub(crate) out: std::path::PathBuf,
-    /// A tenant that publishes jobs itself; give it once for each
+    /// A tenant that publishes jobs itself, beside those that have a key in the directory; give it once for each
     #[arg(long, value_name = "TENANT", value_parser = tenant)]
     pub(crate) tenant: Vec<fairlane_core::TenantId>,
 }
