@@ -19,7 +19,7 @@ pub(crate) const ENV_PREFIX: &str = "FAIRLANE__";
 const ENV_SEPARATOR: &str = "__";
 
 /// Names other tools have agreed on, read as the weakest of the environment variables.
-const ENV_ALIASES: &[(&str, &str)] = &[
+pub(crate) const ENV_ALIASES: &[(&str, &str)] = &[
     (
         "OTEL_EXPORTER_OTLP_ENDPOINT",
         "FAIRLANE__TELEMETRY__OTLP_ENDPOINT",

@@ -9,6 +9,7 @@
 mod check;
 mod error;
 mod layer;
+mod page;
 mod schema;
 mod settings;
 mod suggest;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use config::{File, FileFormat, Source, Value, ValueKind};
 
 pub use error::{ConfigError, Origin, Problem};
+pub use page::page;
 pub use settings::{
     Breaker, Claude, Costs, Demotion, Fallback, JobKind, Limits, LogFormat, MASK, Model, Nats,
     OtlpProtocol, PoolLimits, Price, Producer, Results, Sampler, Scheduler, Secret, Settings,

@@ -13,6 +13,8 @@ use config::ValueKind;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Node {
     pub(crate) name: &'static str,
+    /// Its documentation, line by line.
+    pub(crate) docs: &'static [&'static str],
     pub(crate) kind: Kind,
 }
 
@@ -215,6 +217,7 @@ macro_rules! described {
             const NODES: &'static [$crate::config::schema::Node] = &[
                 $($crate::config::schema::Node {
                     name: stringify!($field),
+                    docs: &[$($doc),*],
                     kind: $kind,
                 },)*
             ];

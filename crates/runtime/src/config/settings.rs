@@ -534,10 +534,12 @@ described! {
         sampler_arg: f64 = 1.0, Kind::Leaf(Rule::Number { min: 0.0, max: 1.0 });
         /// Whether traces of jobs that fail, or fail in passing, are sent although they were not chosen: `yes` or `no`.
         keep_failed: String = "yes".to_owned(), Kind::Leaf(Rule::Choice(YES_NO));
-        /// Traces of jobs that take longer, from acceptance to outcome, are sent although they were not chosen;
-        /// milliseconds by priority, 0 for none.
+        /// Traces of critical jobs that take longer, from acceptance to outcome, are sent although they were not chosen,
+        /// milliseconds; 0 for none.
         keep_slow_critical_ms: u64 = 2_000, whole(0, 365 * DAY_MS);
+        /// The same for standard jobs.
         keep_slow_standard_ms: u64 = 6_000, whole(0, 365 * DAY_MS);
+        /// The same for batch jobs.
         keep_slow_batch_ms: u64 = 120_000, whole(0, 365 * DAY_MS);
         /// Whether prompts and answers stand in the spans of calls: `yes` or `no`. Whoever sees traces sees them then.
         content: String = "no".to_owned(), Kind::Leaf(Rule::Choice(YES_NO));
