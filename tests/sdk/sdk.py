@@ -205,7 +205,7 @@ def borders(world):
     secret = world.fleet.run("tenant", "key", "create", "gone").strip()
     listed = json.loads(world.fleet.run("tenant", "key", "ls", "gone", "-o", "json"))
     wait_for("the new key is let in", lambda: status(secret) == 401 or status(secret) == 404, 5)
-    world.fleet.run("tenant", "key", "revoke", "gone", listed[0]["id"])
+    world.fleet.run("tenant", "key", "revoke", "gone", listed[0]["id"], "--yes")
     wait_for("a revoked key is refused", lambda: status(secret) == 401, 1, every=0.02)
 
 

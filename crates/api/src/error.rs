@@ -27,6 +27,51 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    const ALL: [Self; 11] = [
+        Self::InvalidRequest,
+        Self::Authentication,
+        Self::Permission,
+        Self::NotFound,
+        Self::Method,
+        Self::Conflict,
+        Self::TooLarge,
+        Self::RateLimit,
+        Self::Api,
+        Self::Timeout,
+        Self::Overloaded,
+    ];
+
+    /// When it is answered, and what the caller does then.
+    fn meaning(self) -> &'static str {
+        match self {
+            Self::InvalidRequest => "The call is not one; the message names the field.",
+            Self::Authentication => {
+                "No key or token, or one that is unknown or revoked: make one with `fairlane tenant key create`."
+            }
+            Self::Permission => "The key or token may not do this; the message says which one may.",
+            Self::NotFound => "No such path, job, letter, batch, key or model.",
+            Self::Method => "The path has no such method.",
+            Self::Conflict => {
+                "As things stand it cannot be: there is no answer yet, or the job has ended or was called off. `x-should-retry` says whether the same call may do better."
+            }
+            Self::TooLarge => {
+                "The body, or one line of it, is larger than `producer.body_bytes_max`."
+            }
+            Self::RateLimit => {
+                "The tenant's own limit: too many open calls, or too long a queue. Again after `retry-after`."
+            }
+            Self::Api => {
+                "The job ended without a result for a reason that no other status tells, or its stream was interrupted; the message says why."
+            }
+            Self::Timeout => {
+                "Its deadline passed, or the caller's wait ended, before there was an answer."
+            }
+            Self::Overloaded => {
+                "The upstream was overloaded to the last try, or this producer is full, begins or ends. Again after `retry-after`."
+            }
+        }
+    }
+
     pub(crate) fn status(self) -> StatusCode {
         let code = match self {
             Self::InvalidRequest => 400,
@@ -71,6 +116,13 @@ impl Kind {
             Self::Overloaded => "overloaded_error",
         }
     }
+}
+
+/// Every error the API answers with, for its page: status, type, and what it means.
+#[must_use]
+pub fn documented() -> Vec<(u16, &'static str, &'static str)> {
+    let row = |kind: Kind| (kind.status().as_u16(), kind.as_str(), kind.meaning());
+    Kind::ALL.map(row).to_vec()
 }
 
 /// An error on its way to a caller.

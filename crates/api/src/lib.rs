@@ -50,6 +50,8 @@ use fairlane_runtime::{Shutdown, catalog, install_crypto};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
+pub use error::documented as documented_errors;
+
 use batches::Tallies;
 use dead::AnyJudge;
 use gate::Gate;

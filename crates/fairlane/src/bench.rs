@@ -18,6 +18,7 @@ use serde_json::json;
 use tokio::time::MissedTickBehavior;
 
 use crate::cli::{BenchArgs, Format, Globals};
+use crate::consent;
 use crate::exit::{Exit, Outcome, Stop};
 use crate::out::{print, print_json, say};
 use crate::target::Target;
@@ -79,13 +80,16 @@ fn jain(rates: &[f64]) -> f64 {
 pub(crate) async fn run(globals: &Globals, args: BenchArgs) -> Outcome {
     let target = Target::load(globals)?;
     let _logs = target.quiet_logs("bench")?;
-    if !args.yes {
-        let text = format!(
-            "this makes {} calls, which cost money unless the fleet uses the simulator; say --yes if that is meant",
-            args.jobs
-        );
-        return Err(Stop::saying(Exit::Usage, text));
-    }
+    let what = format!(
+        "This makes {} calls, which cost money unless the fleet uses the simulator.",
+        args.jobs
+    );
+    consent::ask(
+        args.yes,
+        &what,
+        "--jobs N for fewer of them",
+        "nothing was called",
+    )?;
     let nats = target.connect("bench").await?;
     let bench = Bench::new(nats, &args);
     let (accounts, took, left) = bench.run().await?;
@@ -228,7 +232,7 @@ fn report(
     let rate = all.done as f64 / took.as_secs_f64().max(0.001);
     let (wait, span) = (Wait::of(&mut all_waits), Wait::of(&mut all_spans));
     match args.output.format {
-        Format::Text => {
+        Format::Table => {
             let head = [
                 "TENANT", "DONE", "FAILED", "JOBS/S", "WAIT P50", "WAIT P99", "END P50", "END P99",
             ];

@@ -22,7 +22,7 @@ pub(crate) fn run(globals: &Globals, output: Output) -> Outcome {
         .map(|row| shown(row, &target))
         .collect();
     match output.format {
-        Format::Text => print(text(&rows))?,
+        Format::Table => print(text(&rows))?,
         Format::Json | Format::Jsonl => print_json(&document(&rows))?,
     }
     Ok(Exit::Ok)

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::cli::{ContextAddArgs, ContextCommand, Format, Globals};
 use crate::exit::{Exit, Outcome, Stop};
-use crate::out::{print, print_json};
+use crate::out::{print, print_json, say};
 use crate::text::columns;
 
 /// Names the file, for those who keep it elsewhere.
@@ -139,14 +139,22 @@ pub(crate) fn run(globals: &Globals, command: ContextCommand) -> Outcome {
             print(told(&contexts, &args.name))?;
         }
         ContextCommand::Rm(args) => {
-            contexts.get(&args.name)?;
-            contexts.contexts.remove(&args.name);
-            contexts.current.take_if(|current| *current == args.name);
+            let name = args.context.name;
+            let fleet = contexts.get(&name)?;
+            let what = format!("Context {name} ({}) will be removed.", fleet.url);
+            if args.consent.dry_run {
+                say("nothing was changed; without --dry-run:");
+                print(what)?;
+                return Ok(Exit::Ok);
+            }
+            args.consent.ask(&what, "nothing was changed")?;
+            contexts.contexts.remove(&name);
+            contexts.current.take_if(|current| *current == name);
             contexts.write(&path)?;
-            print(format_args!("context {} is gone", args.name))?;
+            print(format_args!("context {name} is gone"))?;
         }
         ContextCommand::Ls(output) => match output.format {
-            Format::Text => print(table(&contexts))?,
+            Format::Table => print(table(&contexts))?,
             Format::Json | Format::Jsonl => {
                 let all = contexts.contexts.iter().map(|(name, fleet)| {
                     let mut document = json!(fleet);

@@ -3,6 +3,8 @@
 //! One check after the other, each with a stable word. What cannot be looked at because of an earlier finding is
 //! said to be skipped, so that one fault is one finding. Nothing is changed, and nothing costs money.
 
+mod fault;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -19,6 +21,8 @@ use crate::exit::{Exit, Outcome, told};
 use crate::out::{Ink, Paint, print, print_json};
 use crate::target::Target;
 use crate::why::ask;
+
+pub(crate) use fault::Fault;
 
 /// Clocks may differ by this much before deadlines, budgets and waits are visibly wrong.
 const SKEW_MAX_MS: u64 = 2_000;
@@ -62,7 +66,7 @@ struct Check {
     name: &'static str,
     state: State,
     /// The stable word of a fault.
-    fault: Option<&'static str>,
+    fault: Option<Fault>,
     found: String,
     remedy: Option<String>,
 }
@@ -87,7 +91,7 @@ fn skipped(name: &'static str, why: &str) -> Check {
 fn fault(
     name: &'static str,
     state: State,
-    fault: &'static str,
+    fault: Fault,
     found: impl Into<String>,
     remedy: impl Into<String>,
 ) -> Check {
@@ -124,7 +128,7 @@ pub(crate) async fn run(globals: &Globals, args: DoctorArgs) -> Outcome {
     };
     checks.push(key(&target).await);
     match args.output.format {
-        Format::Text => print(shown(&checks, Paint::for_data(globals.color)))?,
+        Format::Table => print(shown(&checks, Paint::for_data(globals.color)))?,
         Format::Json | Format::Jsonl => print_json(&document(&checks))?,
     }
     let is_bad = checks.iter().any(|check| check.state == State::Bad);
@@ -148,13 +152,13 @@ async fn nats(target: &Target) -> Result<(Nats, Check), Check> {
     };
     let (word, remedy) = match &error {
         ConnectError::Unreachable { .. } => (
-            "nats_down",
+            Fault::NatsDown,
             format!("start nats-server, or point at the right one: {url} comes from {}", target.url_from),
         ),
         ConnectError::Refused(_)
         | ConnectError::HalfCredentials { .. }
         | ConnectError::Credentials { .. } => (
-            "nats_credentials",
+            Fault::NatsCredentials,
             "set nats.nkey_file, nats.creds_file, or nats.user and FAIRLANE__NATS__PASSWORD, to what this server knows; \
              `fairlane config show` says what is used"
                 .to_owned(),
@@ -205,16 +209,16 @@ async fn fleet(target: &Target, nats: &Nats, args: &DoctorArgs) -> Vec<Check> {
 fn server_fault(error: EnsureError) -> Check {
     let (word, remedy) = match &error {
         EnsureError::OldServer { .. } | EnsureError::OldLeader { .. } => (
-            "server_too_old",
+            Fault::ServerTooOld,
             "upgrade nats-server on every node; streams and buckets are kept",
         ),
         EnsureError::NoJetStream(_) => (
-            "no_jetstream",
+            Fault::NoJetStream,
             "turn JetStream on (a jetstream block in the server's configuration), for this account too, and let this \
              user publish to $JS.API.>",
         ),
         EnsureError::Read { .. } | EnsureError::Create { .. } => (
-            "objects_unreadable",
+            Fault::ObjectsUnreadable,
             "let this user publish to $JS.API.> and subscribe to its inbox",
         ),
     };
@@ -228,7 +232,7 @@ fn drift(inspection: &Inspection) -> Check {
         return fault(
             "objects",
             State::Bad,
-            "objects_missing",
+            Fault::ObjectsMissing,
             format!("not there: {}", inspection.missing.join(", ")),
             "fairlane init (every role does the same when it starts)",
         );
@@ -251,7 +255,7 @@ fn drift(inspection: &Inspection) -> Check {
     fault(
         "objects",
         state,
-        "drift",
+        Fault::Drift,
         differences.collect::<Vec<_>>().join("; "),
         "put back what is marked BROKEN (nats stream edit, or remove the object while it is empty and run `fairlane \
          init`); what is only different may stay if you chose it",
@@ -279,10 +283,10 @@ fn consumers(inspection: &Inspection) -> Check {
     let remedy = "end watchers that are not needed (each `fairlane watch`, `submit --wait` and `top` uses one or two), \
                   or raise max_consumers of the stream or account; without room no scheduler can take over";
     if used >= max {
-        return fault("consumers", State::Bad, "consumer_cap", found, remedy);
+        return fault("consumers", State::Bad, Fault::ConsumerCap, found, remedy);
     }
     if used * 100 >= max * CONSUMERS_PERCENT {
-        return fault("consumers", State::Warn, "consumer_cap", found, remedy);
+        return fault("consumers", State::Warn, Fault::ConsumerCap, found, remedy);
     }
     ok("consumers", format!("{found}, and that is the fullest"))
 }
@@ -301,7 +305,7 @@ fn clock(inspection: &Inspection, now: u64) -> Check {
     if skew > SKEW_MAX_MS {
         let remedy = "let both machines keep time (chrony, systemd-timesyncd): deadlines, daily budgets and retry \
                       times are compared across machines";
-        return fault("clock", State::Bad, "clock_skew", found, remedy);
+        return fault("clock", State::Bad, Fault::ClockSkew, found, remedy);
     }
     ok("clock", found)
 }
@@ -318,7 +322,7 @@ fn leads(leader: Option<&FleetRecord>) -> Check {
         None => fault(
             "leader",
             State::Bad,
-            "no_leader",
+            Fault::NoLeader,
             "no scheduler answers: nothing is granted",
             "start `fairlane scheduler` (two of them); if one runs, its log says why it does not lead",
         ),
@@ -359,7 +363,7 @@ fn workers(heard: &BTreeMap<String, Ready>, seconds: u64) -> Check {
         };
         let remedy = "start `fairlane worker` with the same NATS and namespace; one that runs says in its log what it \
                       waits for";
-        return fault("workers", State::Bad, "no_worker", found, remedy);
+        return fault("workers", State::Bad, Fault::NoWorker, found, remedy);
     }
     ok("workers", format!("{count} with {slots} slots"))
 }
@@ -376,7 +380,7 @@ fn limits(leader: Option<&FleetRecord>) -> Check {
         let found = format!("the upstream refuses: {}", json!(gate.concerns));
         let remedy = "an account is refused for its key, its billing or its spend limit; a model because it is gone; \
                       a kind because of a missing permission: the workers' log has the upstream's words";
-        return fault("limits", State::Bad, "refused", found, remedy);
+        return fault("limits", State::Bad, Fault::Refused, found, remedy);
     }
     let unheard: Vec<_> = fleet.pools.iter().filter(|pool| !pool.heard).collect();
     if fleet.pools.is_empty() || !unheard.is_empty() {
@@ -390,7 +394,7 @@ fn limits(leader: Option<&FleetRecord>) -> Check {
         };
         let remedy = "they become known with the first answered call; until then limits.preset and limits.pools must be \
                       those of your organisation (Claude Console, Limits)";
-        return fault("limits", State::Warn, "limits_unknown", found, remedy);
+        return fault("limits", State::Warn, Fault::LimitsUnknown, found, remedy);
     }
     ok(
         "limits",
@@ -421,14 +425,14 @@ async fn key(target: &Target) -> Check {
         KeyTrouble::Settings(_) => fault(
             "key",
             State::Bad,
-            "key_unusable",
+            Fault::KeyUnusable,
             told(&anyhow::Error::new(trouble)),
             "put the settings right; `fairlane config show` says what is used",
         ),
         KeyTrouble::Refused(_) => fault(
             "key",
             State::Bad,
-            "key_refused",
+            Fault::KeyRefused,
             trouble.to_string(),
             "make a new key in the Claude Console and write it to claude.api_key_file: workers read it again within \
              seconds, and jobs wait meanwhile",
@@ -436,7 +440,7 @@ async fn key(target: &Target) -> Check {
         KeyTrouble::Unanswered { .. } => fault(
             "key",
             State::Bad,
-            "upstream_unreachable",
+            Fault::UpstreamUnreachable,
             trouble.to_string(),
             "check claude.base_url, and that this machine may connect to it (proxy, firewall)",
         ),
@@ -473,7 +477,7 @@ fn shown(checks: &[Check], paint: Paint) -> String {
 fn document(checks: &[Check]) -> Value {
     let all = checks.iter().map(|check| {
         json!({
-            "check": check.name, "state": check.state.as_str(), "fault": check.fault,
+            "check": check.name, "state": check.state.as_str(), "fault": check.fault.map(Fault::as_str),
             "found": check.found, "remedy": check.remedy,
         })
     });

@@ -20,17 +20,29 @@ pub enum Exit {
     Interrupted,
 }
 
-/// The table at the end of `--help`.
-pub(crate) const HELP: &str = "\
-Exit codes:
-  0    success
-  1    the command failed, or a job did
-  2    wrong usage or configuration
-  3    no such job or dead letter
-  5    NATS cannot be reached
-  130  interrupted";
-
 impl Exit {
+    /// Every way to end.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Ok,
+        Self::Failed,
+        Self::Usage,
+        Self::NotFound,
+        Self::Unreachable,
+        Self::Interrupted,
+    ];
+
+    /// What the number means.
+    pub(crate) fn meaning(self) -> &'static str {
+        match self {
+            Self::Ok => "success",
+            Self::Failed => "the command failed, or a job did",
+            Self::Usage => "wrong usage or configuration",
+            Self::NotFound => "no such job, dead letter, run, key or context",
+            Self::Unreachable => "NATS cannot be reached",
+            Self::Interrupted => "interrupted, or answered with no",
+        }
+    }
+
     /// What to do next, when there is nothing better to say.
     pub(crate) fn hint(self) -> &'static str {
         match self {
@@ -61,6 +73,12 @@ impl Exit {
             Self::Interrupted => 130,
         }
     }
+}
+
+/// The table at the end of every command's `--help`.
+pub(crate) fn help() -> String {
+    let lines = Exit::ALL.map(|exit| format!("\n  {:<4} {}", exit.code(), exit.meaning()));
+    format!("Exit codes:{}", lines.concat())
 }
 
 impl From<Exit> for ExitCode {
@@ -135,20 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn the_help_lists_every_code() {
-        for exit in [
-            Exit::Ok,
-            Exit::Failed,
-            Exit::Usage,
-            Exit::NotFound,
-            Exit::Unreachable,
-            Exit::Interrupted,
-        ] {
-            let start = format!("  {} ", exit.code());
-            assert!(
-                HELP.lines().any(|line| line.starts_with(&start)),
-                "{exit:?}"
-            );
+    fn codes_differ_and_the_help_lists_them() {
+        let help = help();
+        let codes = Exit::ALL.map(Exit::code);
+        assert!(codes.is_sorted_by(|one, other| one < other), "{codes:?}");
+        for exit in Exit::ALL {
+            let line = format!("  {:<4} {}", exit.code(), exit.meaning());
+            assert!(help.lines().any(|found| found == line), "{help}");
         }
     }
 }

@@ -16,7 +16,7 @@ pub(crate) async fn run(globals: &Globals, output: Output) -> Outcome {
         .await
         .map_err(|error| Stop::new(Exit::Failed, error))?;
     match output.format {
-        Format::Text => print(text(&report))?,
+        Format::Table => print(text(&report))?,
         Format::Json | Format::Jsonl => print_json(&document(&report))?,
     }
     Ok(exit(&report))

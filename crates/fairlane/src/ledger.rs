@@ -22,7 +22,7 @@ pub(crate) async fn run(globals: &Globals, args: LedgerArgs) -> Outcome {
     let accounts = nats.accounts(args.tenant.as_ref(), since_ms).await;
     let accounts = accounts.map_err(anyhow::Error::new)?;
     match args.output.format {
-        Format::Text => print(table(&accounts))?,
+        Format::Table => print(table(&accounts))?,
         Format::Json | Format::Jsonl => print_json(&serde_json::json!({
             "since": text::instant(since_ms),
             "tenants": accounts.tenants,

@@ -2,7 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `cli`, `exit`, `out` | the command line, exit codes, what is printed where |
+//! | `cli`, `exit`, `out`, `consent` | the command line, exit codes, what is printed where, asking first |
 //! | `context` | named fleets |
 //! | `target` | which NATS, with what configuration |
 //! | `roles` | producer, scheduler, worker |
@@ -27,11 +27,14 @@ mod auth;
 mod bench;
 mod cli;
 mod config_show;
+mod consent;
 mod context;
 mod demo;
 mod dev;
 mod dlq;
 mod doctor;
+#[cfg(test)]
+mod errors_page;
 mod exit;
 mod init;
 mod ledger;
@@ -172,7 +175,7 @@ async fn run(cli: Cli) -> Outcome {
         Command::Dev(args) => Box::pin(dev::run(&globals, args)).await,
         Command::Submit(args) => Box::pin(submit::run(&globals, args)).await,
         Command::Status(args) => status::run(&globals, args).await,
-        Command::Cancel(args) => Box::pin(ask::run(&globals, args, Ask::Cancel, None)).await,
+        Command::Cancel(args) => Box::pin(ask::cancel(&globals, args)).await,
         Command::Answer(AnswerArgs { job, answer }) => {
             Box::pin(ask::run(&globals, job, Ask::Answer, Some(answer.into()))).await
         }

@@ -25,7 +25,7 @@ pub(crate) async fn run(globals: &Globals, args: JobArgs) -> Outcome {
     }
     let message = message(&nats, record).await?;
     match args.output.format {
-        Format::Text => print(answer(&message))?,
+        Format::Table => print(answer(&message))?,
         Format::Json | Format::Jsonl => print_json(&message)?,
     }
     Ok(Exit::Ok)

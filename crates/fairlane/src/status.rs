@@ -31,7 +31,7 @@ pub(crate) async fn run(globals: &Globals, args: StatusArgs) -> Outcome {
     };
     let found = find(&nats, &args).await?;
     match args.output.format {
-        Format::Text => print(text_of(&found, Paint::for_data(globals.color)))?,
+        Format::Table => print(text_of(&found, Paint::for_data(globals.color)))?,
         Format::Json | Format::Jsonl => print_json(&document(&found))?,
     }
     Ok(Exit::Ok)

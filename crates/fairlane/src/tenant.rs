@@ -72,7 +72,16 @@ pub(crate) async fn run(globals: &Globals, command: TenantCommand) -> Outcome {
             (args.tenant, args.output.format, dry, record)
         }
         TenantCommand::Unset(args) => {
-            let dry = args.dry.dry_run;
+            let dry = args.consent.dry_run;
+            if !dry {
+                // Whether there is anything to take away is told before anybody is asked.
+                records.remove(&args.tenant, true).await?;
+                let what = format!(
+                    "All settings of {} but its keys will be taken away.",
+                    args.tenant
+                );
+                args.consent.ask(&what, "nothing was changed")?;
+            }
             let record = records.remove(&args.tenant, dry).await?;
             (args.tenant, args.output.format, dry, record)
         }
@@ -81,7 +90,7 @@ pub(crate) async fn run(globals: &Globals, command: TenantCommand) -> Outcome {
         say("nothing was changed; without --dry-run this would hold:");
     }
     match format {
-        Format::Text => print(described(&tenant, &record))?,
+        Format::Table => print(described(&tenant, &record))?,
         Format::Json | Format::Jsonl => print_json(&document(&tenant, &Ok(record)))?,
     }
     Ok(Exit::Ok)
@@ -304,7 +313,7 @@ async fn all(nats: &Nats, format: Format) -> Outcome {
     let tenants_max = TENANTS_MAX;
     let fleet: FleetRecord = ask(nats, &WhyRequest::Fleet { tenants_max }).await?;
     match format {
-        Format::Text => print(fleet_table(&fleet))?,
+        Format::Table => print(fleet_table(&fleet))?,
         Format::Json | Format::Jsonl => print_json(&fleet.tenants)?,
     }
     Ok(Exit::Ok)
@@ -346,7 +355,7 @@ fn fleet_table(fleet: &FleetRecord) -> String {
 async fn list(records: &Tenants, format: Format) -> Outcome {
     let all = records.all().await?;
     match format {
-        Format::Text => print(table(&all))?,
+        Format::Table => print(table(&all))?,
         Format::Json | Format::Jsonl => {
             let documents = all.iter().map(|(tenant, record)| document(tenant, record));
             print_json(&documents.collect::<Vec<_>>())?;

@@ -54,7 +54,7 @@ pub(crate) async fn run(globals: &Globals, args: TopArgs) -> Outcome {
     let is_live = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     match args.output.format {
         Format::Json | Format::Jsonl => print_json(&fleet(&nats).await?)?,
-        Format::Text if args.once || !is_live => {
+        Format::Table if args.once || !is_live => {
             let fleet = fleet(&nats).await?;
             let picture = Picture {
                 source: &source,
@@ -65,7 +65,7 @@ pub(crate) async fn run(globals: &Globals, args: TopArgs) -> Outcome {
             let (width, height) = PRINTED;
             print(text(&picture, &view, width, height))?;
         }
-        Format::Text => watch(&nats, &source, view, Duration::from_secs(args.interval)).await?,
+        Format::Table => watch(&nats, &source, view, Duration::from_secs(args.interval)).await?,
     }
     Ok(Exit::Ok)
 }

@@ -61,7 +61,7 @@ fn show(
     last: Option<&JobRecord>,
 ) -> Result<(), Stop> {
     match format {
-        Format::Text => {
+        Format::Table => {
             let known = last.and_then(|last| last.trace_id.as_ref());
             if let Some(trace) = record
                 .trace_id

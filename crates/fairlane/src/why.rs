@@ -60,7 +60,7 @@ async fn why_job(nats: &Nats, args: &JobArgs) -> Outcome {
     };
     let job = format!("{}/{}", record.tenant, record.job);
     match args.output.format {
-        Format::Text => {
+        Format::Table => {
             print(told(&job, &answer))?;
             if let Some(trace) = &record.trace_id {
                 print(format!("  trace: {trace}"))?;
@@ -119,7 +119,7 @@ async fn why_tenant(nats: &Nats, tenant: TenantId, format: Format) -> Outcome {
         Stop::saying(Exit::NotFound, text)
     })?;
     match format {
-        Format::Text => print(tenant_told(&tenant, &answer))?,
+        Format::Table => print(tenant_told(&tenant, &answer))?,
         Format::Json | Format::Jsonl => {
             let mut document = json!(answer);
             document["tenant"] = json!(tenant.as_str());

@@ -108,6 +108,57 @@ impl DeadReason {
         Self::ALL.into_iter().find(|reason| reason.as_str() == word)
     }
 
+    /// What happened, as a sentence.
+    #[must_use]
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Undecodable => "The body is not UTF-8, not JSON, or nested too deeply.",
+            Self::InvalidJob => "The body is JSON and not a job: a field is missing or wrong.",
+            Self::InvalidTenant => "It was published under a name that cannot be a tenant.",
+            Self::UnknownModel => "The model is not one that this fleet knows.",
+            Self::Oversize => "It is larger than its model can read.",
+            Self::BacklogFull => "The queue of its tenant was full.",
+            Self::InvalidRequest => "The Claude API refused it as a bad request.",
+            Self::Refusal => "The model refused it for safety.",
+            Self::MaxTokens => "The answer was cut off at `max_tokens`, with more room too.",
+            Self::Schema => "The answer breaks the job's output schema.",
+            Self::Exhausted => "All attempts failed for reasons that pass.",
+            Self::Ambiguous => "Twice nobody said how a call ended that may have been paid.",
+            Self::Expired => "Its deadline passed before it could run.",
+            Self::MaxDeliver => {
+                "No producer could finish taking it in, however often it was delivered."
+            }
+            Self::CrashSuspect => "Workers died with it in hand, the last one when it ran alone.",
+        }
+    }
+
+    /// What usually helps whoever looks after the letter, in Markdown.
+    #[must_use]
+    pub fn cure(self) -> &'static str {
+        match self {
+            Self::Undecodable => "`--strip`, or `--body FILE` if the document is cut off",
+            Self::InvalidJob => "`--patch`, as `fairlane dlq show` says",
+            Self::InvalidTenant => "`--for-tenant NAME`",
+            Self::UnknownModel => "`--model NAME`",
+            Self::Oversize => {
+                "`--trim`, or `--model` with a larger context; for a kind that is often too long, \
+                 `[kinds.KIND] oversize = \"summarise\"` or `\"truncate\"`. Detail `part`: a part was not summarised; \
+                 when its cause is gone, send the whole again, parts that are done are not paid again"
+            }
+            Self::InvalidRequest => "`--patch`, as the upstream's words in the letter say",
+            Self::Refusal => "a person reads it; the same text is refused again",
+            Self::MaxTokens => "`--max-tokens N`",
+            Self::Schema => "review the prompt: `--patch`, then send",
+            Self::BacklogFull | Self::Exhausted | Self::Ambiguous | Self::MaxDeliver => {
+                "nothing: `fairlane dlq redrive` when the cause is gone"
+            }
+            Self::Expired => {
+                "`fairlane dlq repair --patch '{\"deadline_ms\": null}'`, if it is still wanted"
+            }
+            Self::CrashSuspect => "find what kills the workers first",
+        }
+    }
+
     /// Whether the job was turned away before it was queued, so that nothing was ever called.
     #[must_use]
     pub fn is_refusal_at_the_door(self) -> bool {

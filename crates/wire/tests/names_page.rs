@@ -4,9 +4,8 @@
 
 use std::fmt::Write as _;
 
-use fairlane_core::failure::Reason;
 use fairlane_core::{JobId, JobSeq, Priority, TenantId, WorkerId};
-use fairlane_wire::{Ask, DeadReason, Namespace, Phase};
+use fairlane_wire::{Ask, Namespace, Phase};
 
 /// Name of the function, what it gives, and what that is.
 type Row = (&'static str, String, &'static str);
@@ -100,8 +99,9 @@ fn keys(names: &Namespace) -> Vec<Row> {
 const HEAD: &str = "\
 # Names and words
 
-This page is made from `crates/wire` and `crates/core`; a test keeps it that way (`UPDATE=1 cargo test -p fairlane-wire --test
-names_page`). Names begin with the namespace, `fl` unless `nats.namespace` says otherwise: several fleets can share one NATS.
+This page is made from `crates/wire`; a test keeps it that way (`UPDATE=1 cargo test -p fairlane-wire --test names_page`). Names
+begin with the namespace, `fl` unless `nats.namespace` says otherwise: several fleets can share one NATS. Words for how calls and
+jobs end are in [errors.md](errors.md).
 ";
 
 fn table(page: &mut String, title: &str, rows: &[Row]) {
@@ -126,28 +126,6 @@ fn page() -> String {
         .iter()
         .map(|phase| format!("`{}`", phase.as_str()));
     writeln!(page, "\n## Phases of a job\n\n{}", words(phases.collect())).unwrap();
-    writeln!(
-        page,
-        "\n## Reasons of dead letters\n\n| word | |\n|---|---|"
-    )
-    .unwrap();
-    for reason in DeadReason::ALL {
-        let whose = if reason.is_fault_of_the_job() {
-            "of the job itself"
-        } else {
-            "not of the job"
-        };
-        writeln!(page, "| `{}` | {whose} |", reason.as_str()).unwrap();
-    }
-    writeln!(
-        page,
-        "\n## How calls end\n\nThe word in the ledger, in `tried` of a record, and in the detail of a dead letter.\n\n\
-         | word | what to do |\n|---|---|"
-    )
-    .unwrap();
-    for reason in Reason::ALL {
-        writeln!(page, "| `{}` | {} |", reason.as_str(), reason.advice()).unwrap();
-    }
     page
 }
 

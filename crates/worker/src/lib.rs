@@ -72,12 +72,48 @@ pub async fn try_key(settings: &Settings) -> Result<usize, KeyTrouble> {
     let key = options.keys.current(std::time::Instant::now());
     match client.models(&key).await {
         Ok(models) => Ok(models.len()),
-        Err(error) => Err(match classify(&error.ending).reason {
-            Reason::Authentication | Reason::Permission | Reason::AccountOnHold => {
-                KeyTrouble::Refused(error.to_string())
-            }
-            _ => unanswered(error.to_string()),
-        }),
+        Err(error) if refuses_key(classify(&error.ending).reason) => {
+            Err(KeyTrouble::Refused(error.to_string()))
+        }
+        Err(error) => Err(unanswered(error.to_string())),
+    }
+}
+
+/// Whether a call that asks for nothing but the models fails for the key it was made with.
+fn refuses_key(reason: Reason) -> bool {
+    match reason {
+        Reason::Authentication | Reason::Permission | Reason::AccountOnHold => true,
+        // About money, which looking at models does not cost.
+        Reason::SpendLimit | Reason::CreditExhausted | Reason::Billing => false,
+        Reason::RateLimit
+        | Reason::RampLimit
+        | Reason::ConcurrencyLimit
+        | Reason::UnexplainedLimit => false,
+        Reason::Endpoint
+        | Reason::EncryptionKey
+        | Reason::ModelUnavailable
+        | Reason::NotFound
+        | Reason::InvalidRequest
+        | Reason::Oversize
+        | Reason::Conflict => false,
+        Reason::Overloaded
+        | Reason::UpstreamError
+        | Reason::UpstreamTimeout
+        | Reason::Connect
+        | Reason::Cut
+        | Reason::Timeout
+        | Reason::UndecodableAnswer
+        | Reason::Cancelled
+        | Reason::Unknown => false,
+        // Ends of messages, which this is none of.
+        Reason::Done
+        | Reason::PauseTurn
+        | Reason::Compaction
+        | Reason::MaxTokens
+        | Reason::Refusal
+        | Reason::ContextWindow
+        | Reason::UnknownStop
+        | Reason::Schema => false,
     }
 }
 

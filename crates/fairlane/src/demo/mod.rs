@@ -54,7 +54,7 @@ pub(crate) async fn run(globals: &Globals, args: DemoArgs) -> Outcome {
     fleet.stop(&mut signals).await;
     let (summary, ended) = sent?;
     match args.output.format {
-        Format::Text => print(summary.text(Paint::for_data(globals.color)))?,
+        Format::Table => print(summary.text(Paint::for_data(globals.color)))?,
         Format::Json | Format::Jsonl => print_json(&summary)?,
     }
     Ok(verdict(&args, ended, &wrong, paint))

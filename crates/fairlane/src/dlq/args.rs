@@ -2,30 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use fairlane_letters::filter::{Filter, Id, Standing};
 use fairlane_letters::repair::Repair;
 use fairlane_wire::DeadReason;
 use serde_json::Value;
 
-/// How data is written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Form {
-    /// For people.
-    #[default]
-    Table,
-    /// One JSON document.
-    Json,
-    /// One JSON object a line.
-    Jsonl,
-}
-
-#[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct Output {
-    /// How to write the result
-    #[arg(short = 'o', long = "output", value_enum, default_value_t)]
-    pub(crate) form: Form,
-}
+use crate::cli::{Consent, Output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DlqCommand {
@@ -63,8 +46,9 @@ pub(crate) enum DlqCommand {
     #[command(after_help = "Example:\n  fairlane dlq cancel r-0198c")]
     Cancel(RunArgs),
     /// Delete letters for good, after writing them to a file
-    #[command(after_help = "Example:
-  fairlane dlq purge --reason expired --until 7d --export expired.jsonl")]
+    #[command(after_help = "Examples:
+  fairlane dlq purge --reason expired --until 7d --export expired.jsonl --dry-run
+  fairlane dlq purge --reason expired --until 7d --export expired.jsonl --yes")]
     Purge(PurgeArgs),
     /// Write letters to a file, bodies included, one JSON object a line
     #[command(after_help = "Examples:
@@ -79,7 +63,12 @@ pub(crate) enum DlqCommand {
 impl DlqCommand {
     /// Whether it only looks.
     pub(crate) fn only_looks(&self) -> bool {
-        matches!(self, Self::Ls(_) | Self::Show(_) | Self::Runs(_))
+        match self {
+            Self::Ls(_) | Self::Show(_) | Self::Runs(_) => true,
+            Self::Repair(_) | Self::Redrive(_) => false,
+            Self::Pause(_) | Self::Resume(_) | Self::Cancel(_) => false,
+            Self::Purge(_) | Self::Export(_) | Self::Import(_) => false,
+        }
     }
 }
 
@@ -278,15 +267,11 @@ pub(crate) struct RedriveArgs {
 /// How letters are sent again.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Sending {
-    /// Send nothing: show what would be sent, with tokens and dollars
-    #[arg(long)]
-    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     /// Letters sent each second, at most
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) rate: u32,
-    /// Do not ask
-    #[arg(short = 'y', long)]
-    pub(crate) yes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -308,9 +293,8 @@ pub(crate) struct PurgeArgs {
     /// Where the letters are written before they are deleted
     #[arg(long, value_name = "FILE")]
     pub(crate) export: PathBuf,
-    /// Do not ask
-    #[arg(short = 'y', long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: Output,
 }

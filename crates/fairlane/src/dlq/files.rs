@@ -12,8 +12,9 @@ use fairlane_letters::index::Entry;
 use fairlane_nats::{Nats, Original};
 use serde_json::json;
 
-use super::args::{ExportArgs, Form, ImportArgs, PurgeArgs};
-use super::{chosen, index, print_line, sure};
+use super::args::{ExportArgs, ImportArgs, PurgeArgs};
+use super::{chosen, index, print_line};
+use crate::cli::Format;
 use crate::exit::{Exit, Outcome, Stop};
 use crate::out::{print, print_json, say};
 
@@ -50,14 +51,23 @@ pub(super) async fn purge(nats: &Nats, args: &PurgeArgs) -> Outcome {
     }
     let index = index(nats).await?;
     let letters = chosen(&index, &filter)?;
-    let question = format!(
-        "{} letters will be written to {} and then deleted for good. Go on?",
+    let what = format!(
+        "{} letters will be written to {} and then deleted for good.",
         letters.len(),
         args.export.display()
     );
-    if !sure(args.yes, &question)? {
-        return Err(Stop::saying(Exit::Interrupted, "nothing was deleted"));
+    if args.consent.dry_run {
+        say("nothing was deleted; without --dry-run:");
+        let seqs: Vec<u64> = letters.iter().map(|entry| entry.seq).collect();
+        match args.output.format {
+            Format::Table => print(what)?,
+            Format::Json | Format::Jsonl => {
+                print_json(&json!({"letters": seqs, "file": args.export}))?;
+            }
+        }
+        return Ok(Exit::Ok);
     }
+    args.consent.ask(&what, "nothing was deleted")?;
     // Only what is safely in the file goes.
     let written = write(nats, &letters, &args.export).await?;
     let stream = nats.names.dlq_stream();
@@ -66,16 +76,13 @@ pub(super) async fn purge(nats: &Nats, args: &PurgeArgs) -> Outcome {
         deleted
             .with_context(|| format!("cannot delete letter #{}; repeating is safe", entry.seq))?;
     }
-    match args.output.form {
-        Form::Table => print(format!(
+    match args.output.format {
+        Format::Table => print(format!(
             "{} letters deleted; {written} are in {}",
             letters.len(),
             args.export.display()
         ))?,
-        Form::Json => print_json(
-            &json!({"deleted": letters.len(), "exported": written, "file": args.export}),
-        )?,
-        Form::Jsonl => print_line(
+        Format::Json | Format::Jsonl => print_json(
             &json!({"deleted": letters.len(), "exported": written, "file": args.export}),
         )?,
     }
@@ -150,12 +157,11 @@ pub(super) async fn import(nats: &Nats, args: &ImportArgs) -> Outcome {
             .with_context(place)?;
         added += 1;
     }
-    match args.output.form {
-        Form::Table => print(format!(
+    match args.output.format {
+        Format::Table => print(format!(
             "{added} letters put back, {known} were there already"
         ))?,
-        Form::Json => print_json(&json!({"added": added, "known": known}))?,
-        Form::Jsonl => print_line(&json!({"added": added, "known": known}))?,
+        Format::Json | Format::Jsonl => print_json(&json!({"added": added, "known": known}))?,
     }
     Ok(Exit::Ok)
 }

@@ -8,9 +8,9 @@ use fairlane_letters::index::{Entry, Group};
 use fairlane_nats::{Nats, StoredLetter};
 use serde_json::{Value, json};
 
-use super::args::{Form, LsArgs, ShowArgs};
+use super::args::{LsArgs, ShowArgs};
 use super::{chosen, cut, index, print_all, print_line, table};
-use crate::cli::Globals;
+use crate::cli::{Format, Globals};
 use crate::exit::{Exit, Outcome, Stop};
 use crate::out::{Ink, Paint, print, print_json};
 use crate::text;
@@ -29,15 +29,15 @@ pub(super) async fn ls(nats: &Nats, globals: &Globals, args: &LsArgs) -> Outcome
     let paint = Paint::for_data(globals.color);
     if args.letters || !args.which.ids.is_empty() {
         let entries: Vec<&Entry> = index.select(&filter).collect();
-        match args.output.form {
-            Form::Table => print(letters(&entries, paint))?,
-            form => print_all(form, &entries)?,
+        match args.output.format {
+            Format::Table => print(letters(&entries, paint))?,
+            format => print_all(format, &entries)?,
         }
     } else {
         let groups = index.groups(&filter);
-        match args.output.form {
-            Form::Table => print(groups_of(&groups, paint))?,
-            form => print_all(form, &groups)?,
+        match args.output.format {
+            Format::Table => print(groups_of(&groups, paint))?,
+            format => print_all(format, &groups)?,
         }
     }
     Ok(Exit::Ok)
@@ -152,10 +152,10 @@ pub(super) async fn show(nats: &Nats, globals: &Globals, args: &ShowArgs) -> Out
         written.map_err(|error| anyhow::Error::new(error).context("cannot write the body"))?;
         return Ok(Exit::Ok);
     }
-    match args.output.form {
-        Form::Table => print(told(&letter, Paint::for_data(globals.color)))?,
-        Form::Json => print_json(&Copy::of(&letter))?,
-        Form::Jsonl => print_line(&Copy::of(&letter))?,
+    match args.output.format {
+        Format::Table => print(told(&letter, Paint::for_data(globals.color)))?,
+        Format::Json => print_json(&Copy::of(&letter))?,
+        Format::Jsonl => print_line(&Copy::of(&letter))?,
     }
     Ok(Exit::Ok)
 }

@@ -8,7 +8,6 @@ mod list;
 mod runs;
 mod send;
 
-use std::io::{BufRead, IsTerminal};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fairlane_letters::filter::Filter;
@@ -16,11 +15,11 @@ use fairlane_letters::index::{Entry, Index};
 use fairlane_letters::reader;
 use fairlane_nats::Nats;
 
-use crate::cli::Globals;
+use crate::cli::{Format, Globals};
 use crate::exit::{Exit, Outcome, Stop};
-use crate::out::{print, print_json, say};
+use crate::out::{print, print_json};
 use crate::target::Target;
-use args::{DlqCommand, Form};
+use args::DlqCommand;
 
 pub(crate) async fn run(globals: &Globals, command: DlqCommand) -> Outcome {
     let target = Target::load(globals)?;
@@ -86,10 +85,10 @@ fn chosen<'a>(index: &'a Index, filter: &'a Filter) -> Result<Vec<&'a Entry>, St
 }
 
 /// Writes values as one document or one a line.
-fn print_all(form: Form, values: &[impl serde::Serialize]) -> Result<(), Stop> {
-    match form {
-        Form::Json => print_json(&values),
-        Form::Table | Form::Jsonl => {
+fn print_all(format: Format, values: &[impl serde::Serialize]) -> Result<(), Stop> {
+    match format {
+        Format::Json => print_json(&values),
+        Format::Table | Format::Jsonl => {
             for value in values {
                 print_line(value)?;
             }
@@ -100,23 +99,6 @@ fn print_all(form: Form, values: &[impl serde::Serialize]) -> Result<(), Stop> {
 
 fn print_line(value: &impl serde::Serialize) -> Result<(), Stop> {
     print(serde_json::to_string(value).map_err(anyhow::Error::new)?)
-}
-
-/// Asks before something that cannot be taken back. Without a terminal nobody can answer.
-fn sure(yes: bool, question: &str) -> Result<bool, Stop> {
-    if yes {
-        return Ok(true);
-    }
-    if !std::io::stdin().is_terminal() {
-        let text =
-            format!("{question} Nobody can answer here: add --yes, or --dry-run to look first");
-        return Err(Stop::saying(Exit::Usage, text));
-    }
-    say(format_args!("{question} [y/N]"));
-    let mut answer = String::new();
-    let read = std::io::stdin().lock().read_line(&mut answer);
-    read.map_err(|error| anyhow::Error::new(error).context("cannot read the answer"))?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// Columns of equal width, two spaces apart; the last one is as long as it is.

@@ -6,9 +6,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::args::{Form, Output, RunArgs};
+use super::args::RunArgs;
 use super::judge::Producers;
 use super::{cut, now_ms, print_all, table};
+use crate::cli::{Format, Output};
 use crate::exit::{Exit, Outcome, Stop};
 use crate::out::{print, print_json, say};
 use crate::target::Target;
@@ -16,10 +17,10 @@ use crate::text;
 
 pub(super) async fn ls(nats: &Nats, output: Output) -> Outcome {
     let runs = Runs::new(nats).list().await;
-    match output.form {
-        Form::Table if runs.is_empty() => print("no runs")?,
-        Form::Table => print(rows(&runs))?,
-        form => print_all(form, &runs)?,
+    match output.format {
+        Format::Table if runs.is_empty() => print("no runs")?,
+        Format::Table => print(rows(&runs))?,
+        format => print_all(format, &runs)?,
     }
     Ok(Exit::Ok)
 }
@@ -50,7 +51,7 @@ pub(super) async fn pause(nats: &Nats, args: &RunArgs) -> Outcome {
     let run = set(nats, args, State::Paused).await?;
     report(
         &run,
-        args.output.form,
+        args.output.format,
         &format!(
             "run {} is paused; go on with `fairlane dlq resume {}`",
             run.id, run.id
@@ -62,7 +63,7 @@ pub(super) async fn cancel(nats: &Nats, args: &RunArgs) -> Outcome {
     let run = set(nats, args, State::Cancelled).await?;
     report(
         &run,
-        args.output.form,
+        args.output.format,
         &format!("run {} is cancelled; {}", run.id, told(&run)),
     )
 }
@@ -76,7 +77,7 @@ async fn set(nats: &Nats, args: &RunArgs, state: State) -> Result<Run, Stop> {
 
 pub(super) async fn resume(nats: &Nats, target: &Target, args: &RunArgs) -> Outcome {
     let judge = Producers::new(target, &nats.names)?;
-    drive(nats, &judge, &args.run, args.output.form, None).await
+    drive(nats, &judge, &args.run, args.output.format, None).await
 }
 
 /// Drives a run to its end, or until Ctrl-C. `letters` is what was changed in them, for the report.
@@ -84,7 +85,7 @@ pub(super) async fn drive(
     nats: &Nats,
     judge: &Producers,
     id: &str,
-    form: Form,
+    format: Format,
     letters: Option<Vec<Value>>,
 ) -> Outcome {
     let runs = Runs::new(nats);
@@ -118,14 +119,14 @@ pub(super) async fn drive(
         ),
         error => stop(error),
     })?;
-    match (form, letters) {
-        (Form::Json, Some(letters)) => print_json(&json!({"letters": letters, "run": run}))?,
-        (Form::Jsonl, Some(letters)) => {
-            print_all(form, &letters)?;
-            report(&run, form, "")?;
+    match (format, letters) {
+        (Format::Json, Some(letters)) => print_json(&json!({"letters": letters, "run": run}))?,
+        (Format::Jsonl, Some(letters)) => {
+            print_all(format, &letters)?;
+            report(&run, format, "")?;
         }
-        (form, _) => {
-            report(&run, form, &format!("run {}: {}", run.id, told(&run)))?;
+        (format, _) => {
+            report(&run, format, &format!("run {}: {}", run.id, told(&run)))?;
         }
     }
     let tally = &run.tally;
@@ -158,15 +159,15 @@ fn told(run: &Run) -> String {
     text
 }
 
-fn report(run: &Run, form: Form, line: &str) -> Outcome {
-    match form {
-        Form::Table => {
+fn report(run: &Run, format: Format, line: &str) -> Outcome {
+    match format {
+        Format::Table => {
             print(line)?;
             for left in &run.tally.some_left {
                 print(format!("#{}: {}", left.letter, left.why))?;
             }
         }
-        form => print_all(form, &[run])?,
+        format => print_all(format, &[run])?,
     }
     Ok(Exit::Ok)
 }

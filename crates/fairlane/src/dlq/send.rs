@@ -11,10 +11,10 @@ use fairlane_nats::{Nats, StoredLetter};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::args::{Form, RedriveArgs, RepairArgs, Sending, Which};
+use super::args::{RedriveArgs, RepairArgs, Sending, Which};
 use super::judge::Producers;
-use super::{chosen, diff, index, now_ms, print_all, runs, sure};
-use crate::cli::Globals;
+use super::{chosen, diff, index, now_ms, print_all, runs};
+use crate::cli::{Format, Globals};
 use crate::exit::{Exit, Outcome, Stop};
 use crate::out::{Paint, print, print_json, say};
 use crate::target::Target;
@@ -66,12 +66,12 @@ pub(super) async fn repair(
         };
         if number < DIFFS_MAX {
             let name = format!("#{} {}/{}", entry.seq, entry.tenant, entry.job);
-            match (args.output.form, &ready) {
-                (Form::Table, Ok(ready)) => {
+            match (args.output.format, &ready) {
+                (Format::Table, Ok(ready)) => {
                     print(format!("{name}: {}", told(ready)))?;
                     print(diff::diff(&stored.body, &ready.body, paint))?;
                 }
-                (Form::Table, Err(why)) => print(format!("{name}: stays: {why}"))?,
+                (Format::Table, Err(why)) => print(format!("{name}: stays: {why}"))?,
                 (_, Ok(ready)) => shown.push(json!({
                     "letter": entry.seq, "tenant": entry.tenant, "job": entry.job, "changes": ready.changes,
                     "before": String::from_utf8_lossy(&stored.body), "after": String::from_utf8_lossy(&ready.body),
@@ -84,18 +84,18 @@ pub(super) async fn repair(
         plan.add(entry.seq, &ready, &judge);
     }
     // One document: with the run that sends them, if it comes to that.
-    if args.sending.dry_run || plan.jobs == 0 {
-        match args.output.form {
-            Form::Table => {}
-            Form::Json => print_json(&json!({"letters": shown}))?,
-            Form::Jsonl => print_all(Form::Jsonl, &shown)?,
+    if args.sending.consent.dry_run || plan.jobs == 0 {
+        match args.output.format {
+            Format::Table => {}
+            Format::Json => print_json(&json!({"letters": shown}))?,
+            Format::Jsonl => print_all(Format::Jsonl, &shown)?,
         }
     }
     let asked = Asked {
         which: &args.which,
         wanted,
         sending: &args.sending,
-        form: args.output.form,
+        format: args.output.format,
         changed: Some(shown),
     };
     send(nats, &judge, &letters, plan, asked).await
@@ -114,17 +114,17 @@ pub(super) async fn redrive(nats: &Nats, target: &Target, args: RedriveArgs) -> 
             plan.add(entry.seq, &ready, &judge);
         }
     }
-    if args.sending.dry_run {
-        match args.output.form {
-            Form::Table => print(plan.told())?,
-            form => print_all(form, &[&plan])?,
+    if args.sending.consent.dry_run {
+        match args.output.format {
+            Format::Table => print(plan.told())?,
+            format => print_all(format, &[&plan])?,
         }
     }
     let asked = Asked {
         which: &args.which,
         wanted,
         sending: &args.sending,
-        form: args.output.form,
+        format: args.output.format,
         changed: None,
     };
     send(nats, &judge, &letters, plan, asked).await
@@ -134,7 +134,7 @@ struct Asked<'a> {
     which: &'a Which,
     wanted: Repair,
     sending: &'a Sending,
-    form: Form,
+    format: Format,
     /// What a repair changed, if it is one.
     changed: Option<Vec<Value>>,
 }
@@ -147,7 +147,7 @@ async fn send(
     plan: Plan,
     asked: Asked<'_>,
 ) -> Outcome {
-    if asked.sending.dry_run {
+    if asked.sending.consent.dry_run {
         return Ok(if plan.left.is_empty() {
             Exit::Ok
         } else {
@@ -161,9 +161,8 @@ async fn send(
             "none of the letters can be sent; change them with `fairlane dlq repair`",
         ));
     }
-    if !sure(asked.sending.yes, &format!("{}. Send?", plan.told()))? {
-        return Err(Stop::saying(Exit::Interrupted, "nothing was sent"));
-    }
+    let what = format!("{}. They will be sent.", plan.told());
+    asked.sending.consent.ask(&what, "nothing was sent")?;
     let seqs: Vec<u64> = letters.iter().map(|entry| entry.seq).collect();
     let run = Run {
         id: run_id(),
@@ -178,7 +177,7 @@ async fn send(
     };
     let runs = Runs::new(nats);
     runs.create(&run, &seqs).await.map_err(anyhow::Error::new)?;
-    runs::drive(nats, judge, &run.id, asked.form, asked.changed).await
+    runs::drive(nats, judge, &run.id, asked.format, asked.changed).await
 }
 
 /// Reads and repairs one letter. None if it is gone.

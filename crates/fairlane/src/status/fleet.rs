@@ -27,7 +27,7 @@ pub(super) async fn show(nats: &Nats, format: Format) -> Outcome {
         .unwrap_or_default();
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     match format {
-        Format::Text => print(text_of(leader.as_ref(), wanted.as_ref(), now_ms))?,
+        Format::Table => print(text_of(leader.as_ref(), wanted.as_ref(), now_ms))?,
         Format::Json | Format::Jsonl => {
             print_json(&document(leader.as_ref(), wanted.as_ref(), now_ms))?;
         }

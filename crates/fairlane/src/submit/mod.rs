@@ -89,7 +89,7 @@ pub(crate) async fn run(globals: &Globals, args: SubmitArgs) -> Outcome {
     telemetry.shutdown().await;
     let (summary, ended) = submitted?;
     match args.output.format {
-        Format::Text => print(summary.text(Paint::for_data(globals.color)))?,
+        Format::Table => print(summary.text(Paint::for_data(globals.color)))?,
         Format::Json | Format::Jsonl => print_json(&summary)?,
     }
     advise(&summary, ended, args.wait);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Tenants, now_ms};
 use crate::cli::{Format, TenantKeyCommand};
 use crate::exit::{Exit, Outcome, Stop};
-use crate::out::{print, print_json};
+use crate::out::{print, print_json, say};
 use crate::text;
 
 pub(super) async fn run(records: &Tenants, command: TenantKeyCommand) -> Outcome {
@@ -21,7 +21,7 @@ pub(super) async fn run(records: &Tenants, command: TenantKeyCommand) -> Outcome
             let key = TenantKey::of(&secret, now_ms(), args.note);
             add(records, &args.tenant, &key).await?;
             match args.output.format {
-                Format::Text => print(&secret)?,
+                Format::Table => print(&secret)?,
                 Format::Json | Format::Jsonl => {
                     let mut document = shown(&args.tenant, &key);
                     document["secret"] = json!(secret);
@@ -32,7 +32,7 @@ pub(super) async fn run(records: &Tenants, command: TenantKeyCommand) -> Outcome
         TenantKeyCommand::Ls(args) => {
             let record = records.read(&args.tenant).await?.usable(&args.tenant)?;
             match args.output.format {
-                Format::Text => print(table(&args.tenant, &record.keys))?,
+                Format::Table => print(table(&args.tenant, &record.keys))?,
                 Format::Json | Format::Jsonl => {
                     let keys = record.keys.iter().map(|key| shown(&args.tenant, key));
                     print_json(&keys.collect::<Vec<_>>())?;
@@ -40,9 +40,22 @@ pub(super) async fn run(records: &Tenants, command: TenantKeyCommand) -> Outcome
             }
         }
         TenantKeyCommand::Revoke(args) => {
-            let key = revoke(records, &args.tenant, &args.key).await?;
+            let key = records.key(&args.tenant, &args.key).await?;
+            let note = key.note.as_deref().unwrap_or("no note");
+            let what = format!(
+                "Key {} of {} ({note}) will be refused for good.",
+                key.id, args.tenant
+            );
+            let told = if args.consent.dry_run {
+                say("nothing was changed; without --dry-run:");
+                what
+            } else {
+                args.consent.ask(&what, "nothing was changed")?;
+                revoke(records, &args.tenant, &key.id).await?;
+                format!("{}: key {} is revoked", args.tenant, key.id)
+            };
             match args.output.format {
-                Format::Text => print(format!("{}: key {} is revoked", args.tenant, key.id))?,
+                Format::Table => print(told)?,
                 Format::Json | Format::Jsonl => print_json(&shown(&args.tenant, &key))?,
             }
         }
@@ -65,19 +78,30 @@ async fn add(records: &Tenants, tenant: &TenantId, key: &TenantKey) -> Result<()
     Ok(())
 }
 
-async fn revoke(records: &Tenants, tenant: &TenantId, id: &str) -> Result<TenantKey, Stop> {
-    let found = records.read(tenant).await?.usable(tenant)?;
-    let Some(key) = found.keys.into_iter().find(|key| key.id == id) else {
-        let text = format!("{tenant} has no key {id}; see `fairlane tenant key ls {tenant}`");
-        return Err(Stop::saying(Exit::NotFound, text));
-    };
+impl Tenants {
+    /// A key of a tenant, by its id.
+    async fn key(&self, tenant: &TenantId, id: &str) -> Result<TenantKey, Stop> {
+        let found = self.read(tenant).await?.usable(tenant)?;
+        found
+            .keys
+            .into_iter()
+            .find(|key| key.id == id)
+            .ok_or_else(|| {
+                let text =
+                    format!("{tenant} has no key {id}; see `fairlane tenant key ls {tenant}`");
+                Stop::saying(Exit::NotFound, text)
+            })
+    }
+}
+
+async fn revoke(records: &Tenants, tenant: &TenantId, id: &str) -> Result<(), Stop> {
     let without_key = |record: &TenantRecord| {
         let mut record = record.clone();
         record.keys.retain(|key| key.id != id);
         Ok(record)
     };
     records.update(tenant, false, without_key).await?;
-    Ok(key)
+    Ok(())
 }
 
 fn table(tenant: &TenantId, keys: &[TenantKey]) -> String {

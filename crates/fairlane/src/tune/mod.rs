@@ -82,7 +82,7 @@ pub(crate) async fn run(globals: &Globals, args: TuneArgs) -> Outcome {
         weighed,
     };
     match args.output.format {
-        Format::Text => print(show::text(&findings))?,
+        Format::Table => print(show::text(&findings))?,
         Format::Json | Format::Jsonl => print_json(&show::document(&findings))?,
     }
     Ok(Exit::Ok)

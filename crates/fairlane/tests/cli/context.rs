@@ -48,7 +48,7 @@ async fn a_fleet_is_named_used_and_forgotten() {
 
     world.run(&["context", "use", "gone"]).await;
     assert_eq!(world.run(&["tenant", "ls"]).await.code, Some(5));
-    let ran = world.run(&["context", "rm", "gone"]).await;
+    let ran = world.run(&["context", "rm", "gone", "--yes"]).await;
     ran.has("context gone is gone");
     let ran = world.run(&["context", "use", "gone"]).await;
     assert_eq!(ran.code, Some(3), "{ran:#?}");
@@ -166,10 +166,10 @@ const NEEDS: [(&str, &[&str]); 34] = [
     ("tenant set", &["acme", "--weight", "2"]),
     ("tenant demote", &["acme", "--for", "1m"]),
     ("tenant restore", &["acme"]),
-    ("tenant unset", &["acme"]),
+    ("tenant unset", &["acme", "--yes"]),
     ("tenant key create", &["acme"]),
     ("tenant key ls", &["acme"]),
-    ("tenant key revoke", &["acme", "1a2b3c4d5e6f"]),
+    ("tenant key revoke", &["acme", "1a2b3c4d5e6f", "--yes"]),
     ("dlq ls", &[]),
     ("dlq show", &["acme/a"]),
     ("dlq repair", &["acme/a", "--trim"]),

@@ -1,15 +1,13 @@
 //! `fairlane dlq` where it asks, and what it prints for programs.
 
-use std::process::Stdio;
 use std::time::Duration;
 
-use crate::world::{Ran, World, finish, take_submissions};
+use crate::world::{World, on_a_terminal, take_submissions};
 use fairlane_core::JobId;
 use fairlane_nats::{HeaderMap, Nats, Original};
 use fairlane_support::TestNats;
 use fairlane_wire::{DeadReason, Failure, Letter};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
 
 const NOW_MS: u64 = 1_700_000_000_000;
 
@@ -35,35 +33,6 @@ async fn bury(nats: &Nats, tenant: Option<&str>, job: &str, seq: u64) -> String 
 
 async fn letters(nats: &Nats) -> u64 {
     nats.jobs().count("FL_DLQ").await.unwrap()
-}
-
-/// Runs the program on a terminal on which somebody types.
-async fn on_a_terminal(world: &World, line: &str, typed: &str) -> Ran {
-    let program = env!("CARGO_BIN_EXE_fairlane");
-    let command = world.command(&[]);
-    let plain = command.as_std();
-    let mut script = tokio::process::Command::new("script");
-    script
-        .args(["-qec", &format!("{program} {line}"), "/dev/null"])
-        .current_dir(plain.get_current_dir().unwrap())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    for (name, value) in plain.get_envs() {
-        match value {
-            Some(value) => script.env(name, value),
-            None => script.env_remove(name),
-        };
-    }
-    let mut child = script.spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(typed.as_bytes()).await.unwrap();
-    stdin.flush().await.unwrap();
-    // Held open: a terminal does not end when nobody types.
-    let ran = finish(child).await;
-    drop(stdin);
-    ran
 }
 
 #[tokio::test]

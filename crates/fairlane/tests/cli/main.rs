@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may end where it stands")]
 
 mod commands;
+mod consent;
 mod context;
 mod doctor;
 mod letters;

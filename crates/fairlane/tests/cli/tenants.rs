@@ -65,10 +65,10 @@ async fn settings_are_set_shown_listed_and_taken_away() {
     let b = json!({"tenant": "b", "daily_input_tokens": 1000});
     assert_eq!(ran.json(), json!([record, b]));
 
-    let ran = world.run(&["tenant", "unset", "acme"]).await;
+    let ran = world.run(&["tenant", "unset", "acme", "--yes"]).await;
     assert_eq!(ran.code, Some(0), "{ran:#?}");
     assert_eq!(stored(&server, "acme").await, None);
-    let ran = world.run(&["tenant", "unset", "acme"]).await;
+    let ran = world.run(&["tenant", "unset", "acme", "--yes"]).await;
     fails(&ran, 3, "acme has no settings of its own");
     let ran = world.run(&["tenant", "show", "acme", "-o", "json"]).await;
     assert_eq!(ran.json(), json!({"tenant": "acme"}));
@@ -137,6 +137,6 @@ async fn a_record_somebody_broke_is_shown_and_not_overwritten() {
     let ran = world.run(&["tenant", "set", "acme", "--weight", "3"]).await;
     fails(&ran, 1, "take them away with `fairlane tenant unset acme`");
     assert_eq!(stored(&server, "acme").await.as_deref(), Some(broken));
-    let ran = world.run(&["tenant", "unset", "acme"]).await;
+    let ran = world.run(&["tenant", "unset", "acme", "--yes"]).await;
     assert_eq!(ran.code, Some(0), "{ran:#?}");
 }

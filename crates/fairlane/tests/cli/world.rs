@@ -175,3 +175,32 @@ pub(crate) fn header<'a>(message: &'a async_nats::Message, name: &str) -> Option
         .get(name)
         .map(|value| value.as_str())
 }
+
+/// Runs the program on a terminal on which somebody types.
+pub(crate) async fn on_a_terminal(world: &World, line: &str, typed: &str) -> Ran {
+    let program = env!("CARGO_BIN_EXE_fairlane");
+    let command = world.command(&[]);
+    let plain = command.as_std();
+    let mut script = tokio::process::Command::new("script");
+    script
+        .args(["-qec", &format!("{program} {line}"), "/dev/null"])
+        .current_dir(plain.get_current_dir().unwrap())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => script.env(name, value),
+            None => script.env_remove(name),
+        };
+    }
+    let mut child = script.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(typed.as_bytes()).await.unwrap();
+    stdin.flush().await.unwrap();
+    // Held open: a terminal does not end when nobody types.
+    let ran = finish(child).await;
+    drop(stdin);
+    ran
+}
