@@ -1,7 +1,7 @@
 //! Start and stop of a role, top to bottom.
 //!
 //! Order of the start: TLS, logs, metrics, signals, health server; then the role connects and spawns its tasks. Order
-//! of the end: tasks drain, the server stops (so that probes see the drain), the last traces are sent.
+//! of the end: tasks drain, the server stops (so that probes see the drain), the last traces and metrics are sent.
 
 use std::future::Future;
 use std::io;
@@ -129,7 +129,7 @@ impl Frame {
     /// If telemetry, signals or the HTTP address cannot be set up.
     pub async fn start(options: FrameOptions) -> Result<Self, StartError> {
         install_crypto();
-        let telemetry = telemetry::init(options.role, &options.telemetry, Terminal::detect())
+        let mut telemetry = telemetry::init(options.role, &options.telemetry, Terminal::detect())
             .map_err(StartError::Telemetry)?;
         let (signals, listening) = listen().map_err(StartError::Signals)?;
         let shutdown = Shutdown::new();
@@ -144,6 +144,7 @@ impl Frame {
         };
         let driving = tokio::spawn(shutdown.clone().drive(signals, options.grace));
         let beating = tokio::spawn(beat(health.clone()));
+        telemetry.push(metrics.clone());
         let counting = tokio::spawn(telemetry.count_drops(metrics.clone()));
         let http = server
             .as_ref()

@@ -1,14 +1,15 @@
-//! Logs to standard error and, if a collector is named, traces over OTLP.
+//! Logs to standard error and, if collectors are named, traces and metrics over OTLP.
 //!
 //! Log lines and traces have separate filters: quieter logs must not punch holes into traces. The exporter's own
 //! client is kept out of the traces it sends. Which traces are sent is decided in `telemetry::keep`, how they are sent
-//! and lost in `telemetry::export`.
+//! and lost in `telemetry::export`; metrics are sent in `telemetry::push`.
 
 mod export;
 mod keep;
+mod push;
 
 use std::io::IsTerminal;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -31,6 +32,7 @@ use crate::spans::{self, Traces};
 use export::Counts;
 pub(crate) use keep::Keeper;
 use keep::{Chooser, Rules};
+use push::{Pusher, Pushing};
 
 /// Longest wait for the collector per batch, and for the last batch at the end.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -75,6 +77,17 @@ pub enum TelemetryError {
         /// What is wrong.
         #[source]
         source: ExporterBuildError,
+    },
+    /// Metrics cannot be sent to the address.
+    #[error(
+        "telemetry.otlp_metrics_endpoint is {endpoint:?}, which metrics cannot be sent to: {text}; \
+             expected an address such as http://collector:4318"
+    )]
+    MetricsEndpoint {
+        /// The address that was configured.
+        endpoint: String,
+        /// What is wrong.
+        text: String,
     },
     /// `telemetry.otlp_headers` cannot be headers. The text may be a secret.
     #[error(
@@ -124,6 +137,8 @@ impl Terminal {
 pub struct Telemetry {
     provider: Option<SdkTracerProvider>,
     counts: Arc<Counts>,
+    pusher: Option<Pusher>,
+    pushing: Option<Pushing>,
 }
 
 impl Telemetry {
@@ -144,11 +159,24 @@ impl Telemetry {
         }
     }
 
-    /// Sends the last traces; takes at most about five seconds.
+    /// From now on these metrics are sent to the collector, if one is named. Once per process.
+    pub fn push(&mut self, metrics: Metrics) {
+        self.pushing = self.pusher.take().map(|pusher| pusher.start(metrics));
+    }
+
+    /// Sends the last traces and metrics; takes at most about five seconds.
     pub async fn shutdown(self) {
-        let Some(provider) = self.provider else {
-            return;
+        let metrics = async {
+            if let Some(pushing) = self.pushing {
+                pushing.stop().await;
+            }
         };
+        tokio::join!(metrics, shut_down(self.provider));
+    }
+}
+
+async fn shut_down(provider: Option<SdkTracerProvider>) {
+    if let Some(provider) = provider {
         // The call blocks until the exporter, which needs this runtime, is done.
         let flushed =
             tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(EXPORT_TIMEOUT));
@@ -160,9 +188,24 @@ impl Telemetry {
     }
 }
 
+/// What tells this process from others of its role, where all have the same number, such as in containers.
+static INSTANCE: LazyLock<String> = LazyLock::new(|| uuid::Uuid::now_v7().to_string());
+
+/// Who sends: the same for traces and metrics.
+fn resource(role: &str) -> Resource {
+    Resource::builder()
+        .with_service_name(format!("fairlane-{role}"))
+        .with_attributes([
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::new("service.instance.id", INSTANCE.as_str()),
+            KeyValue::new("process.pid", i64::from(std::process::id())),
+        ])
+        .build()
+}
+
 /// Sets up logs and traces for this process. `role` names it: service `fairlane-<role>`.
 ///
-/// Must be called inside a tokio runtime if `settings.otlp_endpoint` is set, and only once per process.
+/// Must be called inside a tokio runtime if a collector is named, and only once per process.
 ///
 /// # Errors
 /// If the log filter or the collector's address is wrong, or telemetry is set up already.
@@ -239,7 +282,12 @@ where
                 .then(|| usize::try_from(settings.content_chars_max).unwrap_or(usize::MAX)),
         }
     });
-    let telemetry = Telemetry { provider, counts };
+    let telemetry = Telemetry {
+        provider,
+        counts,
+        pusher: Pusher::of(role, settings)?,
+        pushing: None,
+    };
     Ok((Registry::default().with(layers), telemetry, traces))
 }
 
@@ -260,17 +308,10 @@ fn tracer_provider(
     let rules = Rules::of(settings);
     let batches = export::processor(settings, endpoint, counts.clone())?;
     let (sieved, keeper) = keep::sieve(batches, rules, counts.clone());
-    let resource = Resource::builder()
-        .with_service_name(format!("fairlane-{role}"))
-        .with_attributes([
-            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
-            KeyValue::new("process.pid", i64::from(std::process::id())),
-        ])
-        .build();
     let provider = SdkTracerProvider::builder()
         .with_sampler(Chooser::of(settings, rules))
         .with_span_processor(sieved)
-        .with_resource(resource)
+        .with_resource(resource(role))
         .build();
     Ok((provider, keeper))
 }

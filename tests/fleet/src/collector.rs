@@ -1,4 +1,6 @@
-//! A collector of traces inside the test: takes OTLP over HTTP and gRPC and keeps what came, decoded.
+//! A collector inside the test: takes traces and metrics by OTLP over HTTP and gRPC and keeps what came, decoded.
+
+mod metrics;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,6 +11,12 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
+use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
+    MetricsService, MetricsServiceServer,
+};
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
 };
@@ -20,6 +28,8 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
+
+pub use metrics::{Series, page};
 
 /// A span as it came.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,6 +66,8 @@ struct Shared {
     /// Bodies as they came, to look for what must not be there.
     raw: Mutex<Vec<u8>>,
     keys: Mutex<Vec<String>>,
+    /// The latest series of each process, by its service.
+    series: Mutex<BTreeMap<String, Series>>,
 }
 
 /// A running collector.
@@ -78,6 +90,7 @@ impl Collector {
         let http = listener.local_addr().expect("its address");
         let app = Router::new()
             .route("/v1/traces", post(take_http))
+            .route("/v1/metrics", post(take_metrics_http))
             .with_state(shared.clone());
         let serving = tokio::spawn(async move {
             axum::serve(listener, app).await.expect("it serves");
@@ -85,9 +98,12 @@ impl Collector {
         let incoming = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let grpc = incoming.local_addr().expect("its address");
         let service = TraceServiceServer::new(Grpc(shared.clone()));
+        let metrics = MetricsServiceServer::new(Grpc(shared.clone()));
         let incoming = tonic::transport::server::TcpIncoming::from(incoming);
         let serving_grpc = tokio::spawn(async move {
-            let server = tonic::transport::Server::builder().add_service(service);
+            let server = tonic::transport::Server::builder()
+                .add_service(service)
+                .add_service(metrics);
             let served = server.serve_with_incoming(incoming).await;
             served.expect("it serves");
         });
@@ -114,6 +130,25 @@ impl Collector {
             ("telemetry.otlp_protocol", protocol.to_owned()),
             ("telemetry.otlp_headers", "x-key=open%20sesame".to_owned()),
         ]
+    }
+
+    /// What a fleet is told to send its metrics here, ten times a second.
+    #[must_use]
+    pub fn metrics_settings(&self, protocol: &str) -> Vec<(&'static str, String)> {
+        let mut settings = self.settings(protocol);
+        settings[0].0 = "telemetry.otlp_metrics_endpoint";
+        settings.push(("telemetry.otlp_metrics_every_ms", "100".to_owned()));
+        settings
+    }
+
+    /// The latest series of a service; empty if none came.
+    ///
+    /// # Panics
+    /// If taking something in panicked.
+    #[must_use]
+    pub fn series(&self, service: &str) -> Series {
+        let series = self.shared.series.lock().expect("no panic");
+        series.get(service).cloned().unwrap_or_default()
     }
 
     /// All spans that came so far.
@@ -166,8 +201,33 @@ async fn take_http(
     Ok(ExportTraceServiceResponse::default().encode_to_vec())
 }
 
+async fn take_metrics_http(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Vec<u8>, StatusCode> {
+    let request = ExportMetricsServiceRequest::decode(body);
+    let request = request.map_err(|_| StatusCode::BAD_REQUEST)?;
+    let key = headers.get("x-key").and_then(|value| value.to_str().ok());
+    shared.take_metrics(request, key);
+    Ok(ExportMetricsServiceResponse::default().encode_to_vec())
+}
+
 #[derive(Debug)]
 struct Grpc(Arc<Shared>);
+
+#[tonic::async_trait]
+impl MetricsService for Grpc {
+    async fn export(
+        &self,
+        request: tonic::Request<ExportMetricsServiceRequest>,
+    ) -> Result<tonic::Response<ExportMetricsServiceResponse>, tonic::Status> {
+        let key = request.metadata().get("x-key").cloned();
+        let key = key.as_ref().and_then(|value| value.to_str().ok());
+        self.0.take_metrics(request.into_inner(), key);
+        Ok(tonic::Response::new(ExportMetricsServiceResponse::default()))
+    }
+}
 
 #[tonic::async_trait]
 impl TraceService for Grpc {
@@ -183,6 +243,20 @@ impl TraceService for Grpc {
 }
 
 impl Shared {
+    fn take_metrics(&self, request: ExportMetricsServiceRequest, key: Option<&str>) {
+        let mut keys = self.keys.lock().expect("no panic");
+        keys.extend(key.map(str::to_owned));
+        let mut all = self.series.lock().expect("no panic");
+        for resource in request.resource_metrics {
+            let attributes = resource.resource.map(|resource| resource.attributes);
+            let attributes = texts(attributes.unwrap_or_default());
+            let service = attributes.get("service.name").cloned().unwrap_or_default();
+            let metrics = resource.scope_metrics.into_iter();
+            let series = metrics::series(metrics.flat_map(|scope| scope.metrics));
+            all.insert(service, series);
+        }
+    }
+
     fn take(&self, request: ExportTraceServiceRequest, key: Option<&str>) {
         let mut raw = self.raw.lock().expect("no panic");
         raw.extend(request.encode_to_vec());

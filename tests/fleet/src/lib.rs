@@ -23,7 +23,7 @@ use fairlane_support::{TestNats, eventually};
 use fairlane_wire::{JobRecord, Phase};
 
 pub use books::Books;
-pub use collector::{Collector, Seen};
+pub use collector::{Collector, Seen, Series, page};
 pub use process::{Process, cpu_seconds, resident_mib};
 
 /// How long a fleet may take for something that takes it seconds.

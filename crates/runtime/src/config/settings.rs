@@ -528,6 +528,11 @@ described! {
         otlp_protocol: OtlpProtocol = OtlpProtocol::Http, Kind::Leaf(Rule::Choice(&["http/protobuf", "grpc"]));
         /// Headers for the collector, `name=value` comma separated, values percent-encoded. Secret.
         otlp_headers: Option<Secret> = None, Kind::Optional(Rule::Secret);
+        /// OTLP collector for metrics, such as http://collector:4318; spoken to like the one for traces. Unset: none are
+        /// sent, they are there to be scraped.
+        otlp_metrics_endpoint: Option<String> = None, Kind::Optional(Rule::Url(&["http", "https"]));
+        /// Time between two pushes of the metrics, milliseconds.
+        otlp_metrics_every_ms: u64 = 60_000, whole(100, HOUR_MS);
         /// Which traces are sent, in the words of OTEL_TRACES_SAMPLER. `parentbased_...` heeds the publisher's choice.
         sampler: Sampler = Sampler::ParentBasedRatio, Kind::Leaf(Rule::Choice(Sampler::WORDS));
         /// Part of the traces that is sent, for the samplers with a ratio.

@@ -208,6 +208,8 @@ catalogue! {
 
     SPANS_DROPPED = Counter "fairlane_spans_dropped_total" "{span}" ["reason"], [All],
         "Spans of traces that were dropped: no_room (the collector is too slow) or not_taken (it refused them, or did not answer).";
+    PUSHES_FAILED = Counter "fairlane_metric_pushes_failed_total" "{push}" [], [All],
+        "Pushes of these metrics over OTLP that the collector did not take; the next one says all that they would have.";
     BUILD_INFO = Gauge "fairlane_build_info" "1" ["version", "role"], [All], "Always 1; says what runs.";
 }
 
@@ -237,7 +239,11 @@ const PAGE_HEAD: &str = "\
 # Metrics
 
 Every role serves them at `/metrics` on its `http_addr`, in Prometheus' text format. This page is made from the catalogue in
-`crates/runtime/src/metrics/catalogue.rs`; a test keeps it that way.
+`crates/runtime/src/metrics/catalogue.rs`; a test keeps it that way (`UPDATE=1 cargo test -p fairlane-runtime catalogue`).
+
+With `telemetry.otlp_metrics_endpoint` every role sends the same, under the same names and labels and with cumulative values, to a
+collector over OTLP too; with `telemetry.otlp_protocol` and `otlp_headers` as for traces. What it does not take is counted in
+`fairlane_metric_pushes_failed_total`, and is in the next push.
 
 `tenant_id` has at most 1 000 values, the first ones seen by a process; later tenants share `other`. Models and kinds have at
 most 50, pools 100. What the leader says is said by one scheduler at a time; after a change of leaders its counters begin at

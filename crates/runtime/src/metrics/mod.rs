@@ -22,8 +22,8 @@ use calls::Calls;
 pub use calls::{CallEnded, TokensUsed};
 use catalogue::{
     BUILD_INFO, CALLBACKS, DEAD_LETTERS, DEAD_LETTERS_EXPIRING, JOBS, LEADER, MESSAGING_CONSUMED,
-    MESSAGING_PROCESS, MESSAGING_SENT, SPANS_DROPPED, STREAM_BYTES, STREAM_FILL, STREAM_MESSAGES,
-    WEBHOOK,
+    MESSAGING_PROCESS, MESSAGING_SENT, PUSHES_FAILED, SPANS_DROPPED, STREAM_BYTES, STREAM_FILL,
+    STREAM_MESSAGES, WEBHOOK,
 };
 pub use catalogue::{CATALOGUE, MetricDef, MetricKind};
 pub use labels::{
@@ -86,6 +86,7 @@ pub struct Metrics {
     jobs: IntCounterVec,
     callbacks: IntCounterVec,
     spans_dropped: IntCounterVec,
+    pushes_failed: IntCounterVec,
     webhook: IntCounterVec,
     dead_letters: IntGaugeVec,
     dead_letters_expiring: IntGaugeVec,
@@ -118,6 +119,7 @@ impl Metrics {
             jobs: counter(&registry, JOBS),
             callbacks: counter(&registry, CALLBACKS),
             spans_dropped: counter(&registry, SPANS_DROPPED),
+            pushes_failed: counter(&registry, PUSHES_FAILED),
             webhook: counter(&registry, WEBHOOK),
             dead_letters: gauge(&registry, DEAD_LETTERS),
             dead_letters_expiring: gauge(&registry, DEAD_LETTERS_EXPIRING),
@@ -198,6 +200,12 @@ impl Metrics {
             .inc_by(count);
     }
 
+    /// Books pushes of the metrics over OTLP that the collector did not take. Zero says that there are pushes.
+    pub fn pushes_failed(&self, count: u64) {
+        let counter = self.pushes_failed.with_label_values::<&str>(&[]);
+        counter.inc_by(count);
+    }
+
     /// Books what became of a message to the webhook.
     pub fn webhook(&self, outcome: WebhookOutcome) {
         self.webhook.with_label_values(&[outcome.label()]).inc();
@@ -276,6 +284,11 @@ impl Metrics {
     pub fn stands_by(&self) {
         set(&self.leader, 0);
         self.leading.reset();
+    }
+
+    /// All series as they are now.
+    pub(crate) fn gather(&self) -> Vec<prometheus::proto::MetricFamily> {
+        self.registry.gather()
     }
 
     /// All series in Prometheus' text format.

@@ -34,6 +34,7 @@ fn touch_everything(metrics: &Metrics) {
     metrics.job_ended(Outcome::Done);
     metrics.callback(CallbackOutcome::Delivered);
     metrics.spans_dropped("no_room", 1);
+    metrics.pushes_failed(1);
     metrics.webhook(WebhookOutcome::Sent);
     metrics.dead_letters("schema", 4);
     metrics.dead_letters_expiring(1);

@@ -139,7 +139,7 @@ fn traces_endpoint(base: &str) -> String {
     }
 }
 
-fn parse_headers(text: &str) -> Result<Vec<(String, String)>, TelemetryError> {
+pub(super) fn parse_headers(text: &str) -> Result<Vec<(String, String)>, TelemetryError> {
     let parse = |pair: &str| {
         let (name, value) = pair.split_once('=')?;
         let value = percent_encoding::percent_decode_str(value.trim());
@@ -153,7 +153,7 @@ fn parse_headers(text: &str) -> Result<Vec<(String, String)>, TelemetryError> {
         .collect()
 }
 
-fn metadata(headers: &[(String, String)]) -> Result<MetadataMap, TelemetryError> {
+pub(super) fn metadata(headers: &[(String, String)]) -> Result<MetadataMap, TelemetryError> {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
         let name = HeaderName::try_from(name).map_err(|_| TelemetryError::Headers)?;
