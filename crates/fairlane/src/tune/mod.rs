@@ -8,17 +8,20 @@ mod show;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use fairlane_core::TenantId;
+use fairlane_core::limiter::Limits;
 use fairlane_core::scheduler::Config;
+use fairlane_core::{PoolId, TenantId};
 use fairlane_nats::Nats;
 use fairlane_scheduler::{Options, policy_with};
 use fairlane_tune::{Advice, RoomAdvice};
+use fairlane_wire::{FleetRecord, WhyRequest};
 
 use crate::cli::{Format, Globals, TuneArgs};
 use crate::exit::{Exit, Outcome, Stop};
 use crate::out::{print, print_json, say};
 use crate::target::Target;
 use crate::tenant;
+use crate::why::ask;
 
 use record::Recorded;
 
@@ -30,6 +33,8 @@ struct Findings {
     room: Vec<RoomAdvice>,
     /// Tenants whose weight is set at run time, which stands over the configuration.
     weighed: Vec<TenantId>,
+    /// Pools whose limits the upstream has told, which stand over the configuration.
+    told: Vec<PoolId>,
 }
 
 pub(crate) async fn run(globals: &Globals, args: TuneArgs) -> Outcome {
@@ -42,6 +47,7 @@ pub(crate) async fn run(globals: &Globals, args: TuneArgs) -> Outcome {
         .clone();
     let nats = target.connect("tune").await?;
     let weighed = settle(&nats, &mut config).await?;
+    let told = discover(&nats, &mut config).await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let since = now.unwrap_or_default().saturating_sub(args.since);
     let since_ms = u64::try_from(since.as_millis()).unwrap_or(0);
@@ -80,6 +86,7 @@ pub(crate) async fn run(globals: &Globals, args: TuneArgs) -> Outcome {
         recorded,
         advice: advice.context("the replay broke off")?,
         weighed,
+        told,
     };
     match args.output.format {
         Format::Table => print(show::text(&findings))?,
@@ -101,4 +108,27 @@ async fn settle(nats: &Nats, config: &mut Config) -> Result<Vec<TenantId>, Stop>
         config.tenants.insert(tenant, policy);
     }
     Ok(weighed)
+}
+
+/// Puts the limits that the upstream has told the leader into the configuration. Returns of which pools; of none if no
+/// scheduler leads.
+async fn discover(nats: &Nats, config: &mut Config) -> Vec<PoolId> {
+    let question = WhyRequest::Fleet { tenants_max: 0 };
+    let Ok(fleet) = ask::<FleetRecord>(nats, &question).await else {
+        say("no scheduler answers: the replay keeps to the limits of the configuration");
+        return Vec::new();
+    };
+    let heard = fleet.pools.into_iter().filter(|pool| pool.heard);
+    let mut told = Vec::new();
+    for pool in heard {
+        let [requests, input_tokens, output_tokens] = pool.per_minute;
+        let limits = Limits {
+            requests,
+            input_tokens,
+            output_tokens,
+        };
+        config.limits.insert(pool.pool.clone(), limits);
+        told.push(pool.pool);
+    }
+    told
 }

@@ -61,6 +61,16 @@ pub(super) fn text(findings: &Findings) -> String {
             if month.noisy().len() > 8 { ", ..." } else { "" }
         ));
     }
+    lines.push(match findings.told.as_slice() {
+        [] => "limits: as configured".to_owned(),
+        told => {
+            let told: Vec<_> = told.iter().map(|pool| pool.as_str()).collect();
+            format!(
+                "limits: of {} as the upstream told them, of others as configured",
+                told.join(", ")
+            )
+        }
+    });
     lines.push(String::new());
     lines.push(table(findings));
     lines.push(String::new());
@@ -244,6 +254,7 @@ pub(super) fn document(findings: &Findings) -> Value {
             "noisy": month.noisy().iter().map(ToString::to_string).collect::<Vec<_>>(),
             "wait_ms": by_priority(&seen.wait), "quiet_wait_ms": wait(seen.quiet), "noisy_wait_ms": wait(seen.noisy),
         },
+        "limits_told": findings.told.iter().map(|pool| pool.as_str()).collect::<Vec<_>>(),
         "margins": {"gain_percent": GAIN_PERCENT, "saving_percent": SAVING_PERCENT},
         "replays": findings.advice.replays,
         "today": figures(&findings.advice.today),

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use fairlane_nats::HeaderMap;
 use fairlane_support::TestNats;
 use fairlane_wire::LedgerEntry;
+use futures::StreamExt;
 use serde_json::json;
 
 use crate::world::{Ran, World};
@@ -128,4 +129,58 @@ async fn an_empty_ledger_is_told_with_what_to_do() {
     let found = tune(&World::on(&server), &[]).await;
     assert_eq!(found.code, Some(3), "{found:#?}");
     assert!(found.talk.contains("--since"), "{found:#?}");
+}
+
+#[tokio::test]
+async fn limits_that_the_upstream_told_stand_over_the_configuration() {
+    let server = TestNats::start().await;
+    half_an_hour(&server).await;
+    let world = World::on(&server);
+    let configured = tune(&world, &["-o", "json"]).await;
+    assert!(
+        configured.talk.contains("no scheduler answers"),
+        "{configured:#?}"
+    );
+    assert_eq!(configured.json()["limits_told"], json!([]));
+
+    // A leader that has heard of twice as many requests a minute.
+    let lanes = ["critical", "standard", "batch"]
+        .map(|priority| json!({"priority": priority, "queued": 0, "oldest_ms": 0}));
+    let record = json!({
+        "term": 1, "at_ms": 1, "version": "0", "in_flight": 0, "workers": [], "tenants": [],
+        "lanes": lanes,
+        "active_tenants": 0, "active_weight": 0, "granted": 0,
+        "pools": [{
+            "pool": "slow", "left": [0, 0, 0], "per_minute": [120, 1_000_000, 1_000_000], "heard": true,
+            "missing": [0, 0, 0], "breaker": "closed", "granted": [0, 0, 0]
+        }]
+    });
+    let record: fairlane_wire::FleetRecord = serde_json::from_value(record).unwrap();
+    let client = server.nats.client.clone();
+    let mut asked = client
+        .subscribe(server.nats.names.why_subject())
+        .await
+        .unwrap();
+    client.flush().await.unwrap();
+    let leader = tokio::spawn(async move {
+        while let Some(question) = asked.next().await {
+            let answer = serde_json::to_vec(&record).unwrap();
+            let to = question.reply.unwrap();
+            client.publish(to, answer.into()).await.unwrap();
+        }
+    });
+    let told = tune(&world, &["-o", "json"]).await;
+    assert_eq!(told.json()["limits_told"], json!(["slow"]), "{told:#?}");
+    let mean = |ran: &Ran| {
+        ran.json()["today"]["noisy_wait_ms"]["mean"]
+            .as_f64()
+            .unwrap()
+    };
+    assert!(
+        mean(&told) < 0.7 * mean(&configured),
+        "{} {}",
+        mean(&told),
+        mean(&configured)
+    );
+    leader.abort();
 }
