@@ -19,6 +19,7 @@ from .clients import HERE, JavaScript, NatsCli, Python
 from .drill import a_backup_brings_everything_back
 from .fleet import Fleet
 from .keys import the_keys_of_the_readme_let_in_those_they_are_for
+from .pages import PAGES, Pages
 from .wiretap import Wiretap
 
 CLIENTS = (Python, JavaScript, NatsCli)
@@ -48,6 +49,11 @@ def check_all(program, tools, tally):
             for title, check in Checks(world, client, wiretap).all():
                 tally.run(f"{client.name}: {title}", check)
         server = os.readlink(f"/proc/{fleet.nats_pid}/exe")
+    # The limits of the smallest tier, so that there is something to wait for.
+    with Fleet(program, preset="tier1") as fleet:
+        pages = Pages(fleet, tools)
+        for page in PAGES:
+            tally.run(f"{page}: its commands do what it says", lambda page=page: pages.check(page))
     tally.run("nats-cli: a backup brings everything back", lambda: a_backup_brings_everything_back(program, tools))
     keys = lambda: the_keys_of_the_readme_let_in_those_they_are_for(program, tools, server)
     tally.run("nats-cli: the keys of the README let in those they are for", keys)
