@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -19,38 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anthropic
-from suite.fleet import Fleet, get, wait_for
-
-HERE = Path(__file__).parent
-MODEL = "claude-haiku-4-5"
-
-
-class World:
-    def __init__(self, fleet):
-        self.fleet = fleet
-        self.secrets = {}
-
-    def key(self, tenant):
-        if tenant not in self.secrets:
-            self.secrets[tenant] = self.fleet.run("tenant", "key", "create", tenant).strip()
-        return self.secrets[tenant]
-
-    def client(self, tenant="acme", **options):
-        return anthropic.Anthropic(base_url=self.fleet.api_url, api_key=self.key(tenant), **options)
-
-    def paid(self):
-        """Billed calls by prompt."""
-        lines = get(f"{self.fleet.sim_url}/sim/log").splitlines()
-        records = [json.loads(line) for line in lines]
-        return collections.Counter(record["prompt_hash"] for record in records if record["billed"])
-
-    def records(self):
-        return [json.loads(line) for line in get(f"{self.fleet.sim_url}/sim/log").splitlines()]
-
-
-def ask(client, text, **options):
-    options = {"model": MODEL, "max_tokens": 32, **options}
-    return client.messages.create(messages=[{"role": "user", "content": text}], **options)
+from generated import generated_client
+from kills import kills
+from suite.fleet import Fleet, wait_for
+from world import HERE, MODEL, World, ask
 
 
 def message(world):
@@ -296,44 +267,6 @@ def random_requests(world):
     message(world)
 
 
-def kills(world):
-    """Workers, leader and producer killed during 200 calls: answers or clean errors, and nothing paid again"""
-    prefix, stop = uuid.uuid4(), threading.Event()
-
-    def call(n):
-        client = world.client(max_retries=8, timeout=120)
-        try:
-            return ask(
-                client, f"{prefix} {n} [[sim:ms=300]]", extra_headers={"idempotency-key": f"{prefix}-{n}"}
-            ).stop_reason
-        except anthropic.APIConnectionError:
-            return "connection"
-        except anthropic.APIStatusError as error:
-            assert error.body["type"] == "error" and error.status_code in (429, 500, 504, 529), (error.status_code, error.body)
-            return "clean error"
-
-    def killer():
-        for name in ("worker-1", "scheduler-1", "producer-1", "worker-2", "scheduler-2"):
-            if stop.wait(1.0):
-                return
-            if pid := world.fleet.pid(name):
-                os.kill(pid, signal.SIGKILL)
-
-    thread = threading.Thread(target=killer)
-    thread.start()
-    with ThreadPoolExecutor(16) as pool:
-        ends = collections.Counter(pool.map(call, range(200)))
-    stop.set()
-    thread.join()
-    before = world.paid()
-    with ThreadPoolExecutor(16) as pool:
-        again = collections.Counter(pool.map(call, range(200)))
-    twice = sum((world.paid() - before).values())
-    print(f"        {dict(ends)}, then {dict(again)}; paid for anew: {twice}", flush=True)
-    assert ends["end_turn"] >= 180 and again["end_turn"] == 200, (ends, again)
-    assert twice <= 200 - ends["end_turn"], f"{twice} calls were paid for again"
-
-
 def shares(program):
     """50 clients of two tenants share by weight, and the limit holds"""
     with Fleet(program, preset="start") as fleet:
@@ -370,7 +303,7 @@ def shares(program):
 CHECKS = [
     message, grey_answers, streaming, unseen_retry, seen_failure, tools, count_tokens, models, errors, idempotency,
     borders, batches, gone_caller, typescript,
-    random_requests, kills,
+    generated_client, random_requests, kills,
 ]
 
 

@@ -489,7 +489,7 @@ fn operation_id(method: &str, path: &str) -> String {
     let words = path
         .split('/')
         .filter(|word| !word.is_empty() && *word != "v1");
-    let words = words.map(|word| word.trim_matches(['{', '}']).replace('-', "_"));
+    let words = words.map(|word| word.trim_matches(['{', '}']).replace(['-', '.'], "_"));
     std::iter::once(method.to_owned())
         .chain(words)
         .collect::<Vec<_>>()
