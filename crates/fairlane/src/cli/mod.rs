@@ -219,7 +219,7 @@ pub(crate) enum Command {
     /// Write keys for the roles and for tenants, and the permissions of a NATS server that lets in those alone
     ///
     /// Writes a file NAME.nk with a secret seed for each user (kept if it is there) and auth.conf, for the server to include.
-    /// Say all tenants each time.
+    /// Tenants that have a file there stay; to shut one out, delete its file and run this again.
     #[command(
         after_help = "Example:\n  fairlane auth --out /etc/nats/fairlane --tenant acme --tenant wayne"
     )]
