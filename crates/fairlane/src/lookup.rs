@@ -6,8 +6,7 @@ use anyhow::Context as _;
 use fairlane_core::{JobId, TenantId};
 use fairlane_nats::Nats;
 use fairlane_nats::records::Records;
-use fairlane_wire::{JobRecord, Namespace};
-use futures::TryStreamExt;
+use fairlane_wire::JobRecord;
 
 use crate::cli::JobArgs;
 use crate::exit::{Exit, Stop};
@@ -126,28 +125,8 @@ fn ambiguous(job: &JobId, tenants: &[TenantId]) -> String {
 }
 
 async fn tenants_with(nats: &Nats, job: &JobId) -> anyhow::Result<Vec<TenantId>> {
-    let bucket = nats.names.status_bucket();
-    let name = format!("KV_{bucket}");
-    let cannot = || format!("cannot read {name}; run `fairlane init` or start a producer");
-    let stream = nats
-        .jetstream
-        .get_stream(&name)
-        .await
-        .with_context(cannot)?;
-    let filter = Namespace::kv_subject(&bucket, &format!("*.{job}"));
-    let subjects = stream
-        .info_with_subjects(filter)
-        .await
-        .with_context(cannot)?;
-    let subjects: Vec<(String, usize)> = subjects.try_collect().await.with_context(cannot)?;
-    let prefix = Namespace::kv_subject(&bucket, "");
-    let mut tenants: Vec<TenantId> = subjects
-        .iter()
-        .filter_map(|(subject, _)| subject.strip_prefix(&prefix)?.split_once('.'))
-        .filter_map(|(tenant, _)| TenantId::parse(tenant).ok())
-        .collect();
-    tenants.sort();
-    Ok(tenants)
+    let tenants = Records::new(nats, Duration::ZERO).tenants_with(job).await;
+    tenants.context("run `fairlane init` or start a producer")
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! | [`filter`] | which letters are meant | none |
 //! | [`repair`] | a body made runnable | none |
 //! | [`ready`] | a letter, repaired and judged, as the submission that sends it again | none |
+//! | [`price`] | what sending a letter again is expected to cost | none |
 //! | [`copy`] | a letter as one line of a file | none |
 //! | [`reader`] | the index, read from the stream | reads |
 //! | [`claim`] | the right to send a letter again, given once | writes |
@@ -21,6 +22,7 @@ pub mod claim;
 pub mod copy;
 pub mod filter;
 pub mod index;
+pub mod price;
 pub mod reader;
 pub mod ready;
 pub mod repair;

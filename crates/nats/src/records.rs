@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fairlane_core::{JobId, TenantId};
 use fairlane_wire::names::{Namespace, header};
 use fairlane_wire::record::{JobRecord, Phase};
+use futures::TryStreamExt;
 
 use crate::client::Nats;
 use crate::jobs::ReadError;
@@ -74,6 +75,8 @@ impl Slot {
 pub enum RecordError {
     #[error("cannot read the job record")]
     Read(#[from] ReadError),
+    #[error("cannot list the keys of {stream}: {error}")]
+    List { stream: String, error: String },
     #[error("record {key} is not a job record: {text}")]
     Undecodable { key: String, text: String },
 }
@@ -100,6 +103,36 @@ impl Records {
             Some(entry) => Slot::of(&entry),
             None => Ok(Slot::EMPTY),
         }
+    }
+
+    /// The tenants that have a job of this id, sorted.
+    ///
+    /// # Errors
+    /// [`RecordError::List`].
+    pub async fn tenants_with(&self, job: &JobId) -> Result<Vec<TenantId>, RecordError> {
+        let bucket = self.nats.names.status_bucket();
+        let filter = Namespace::kv_subject(&bucket, &format!("*.{job}"));
+        let prefix = Namespace::kv_subject(&bucket, "");
+        let list = |error: String| RecordError::List {
+            stream: format!("KV_{bucket}"),
+            error,
+        };
+        let jetstream = &self.nats.jetstream;
+        let stream = jetstream.get_stream(format!("KV_{bucket}")).await;
+        let stream = stream.map_err(|error| list(error.to_string()))?;
+        let subjects = stream.info_with_subjects(filter).await;
+        let subjects = subjects.map_err(|error| list(error.to_string()))?;
+        let subjects: Vec<(String, usize)> = subjects
+            .try_collect()
+            .await
+            .map_err(|error| list(error.to_string()))?;
+        let mut tenants: Vec<TenantId> = subjects
+            .iter()
+            .filter_map(|(subject, _)| subject.strip_prefix(&prefix)?.split_once('.'))
+            .filter_map(|(tenant, _)| TenantId::parse(tenant).ok())
+            .collect();
+        tenants.sort();
+        Ok(tenants)
     }
 
     /// The record as any replica has it, which takes half the time. It may be a moment behind;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use fairlane_core::TenantId;
 use fairlane_letters::ready::{Judge, Size};
 use fairlane_nats::HeaderMap;
-use fairlane_runtime::TraceContext;
+use fairlane_runtime::config::Settings;
+use fairlane_runtime::{CatalogError, TraceContext, catalog, fallback_kinds, oversize_policies};
 use fairlane_wire::{Failure, JobHeaders, Namespace};
 
 use crate::intake::{Arrival, Body, Decision, Intake};
@@ -19,6 +20,17 @@ pub struct Judgement {
 }
 
 impl Judgement {
+    /// The judge of an installation that is configured so.
+    ///
+    /// # Errors
+    /// [`CatalogError`] if `settings.models`, `.fallback` or `.kinds` is wrong.
+    pub fn of(settings: &Settings, names: Namespace) -> Result<Self, CatalogError> {
+        let kinds = fallback_kinds(&settings.fallback)?;
+        let cuts = oversize_policies(&settings.kinds)?;
+        let intake = Intake::new(catalog(&settings.models)?, kinds, cuts, settings);
+        Ok(Self::new(Arc::new(intake), names))
+    }
+
     #[must_use]
     pub fn new(intake: Arc<Intake>, names: Namespace) -> Self {
         Self { intake, names }
