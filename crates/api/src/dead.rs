@@ -16,7 +16,7 @@ use fairlane_letters::reader;
 use fairlane_letters::ready::{Judge, Size, ready};
 use fairlane_letters::repair::Repair;
 use fairlane_letters::run::{Run, RunError, Runs, State as RunState, Tally, drive};
-use fairlane_nats::StoredLetter;
+use fairlane_nats::{Nats, StoredLetter};
 use fairlane_wire::{DeadReason, Failure};
 use futures::StreamExt;
 use serde::Deserialize;
@@ -195,10 +195,10 @@ pub(crate) async fn purge(
     Named(seq): Named<String>,
 ) -> Result<Json<Value>> {
     let stored = letter(&shared, &Accountant::All, &seq).await?;
-    let deleted = shared
-        .nats
+    let nats = shared.for_operators()?;
+    let deleted = nats
         .jobs()
-        .delete(&shared.nats.names.dlq_stream(), stored.seq)
+        .delete(&nats.names.dlq_stream(), stored.seq)
         .await;
     deleted.map_err(|error| ApiError::unavailable("delete the letter", &error))?;
     Ok(Json(json!({"letter": stored.seq, "deleted": true})))
@@ -248,6 +248,7 @@ pub(crate) async fn redrive(
     if wanted.dry_run {
         return Ok(Json(tried(&shared, &letters, &wanted.repair).await?).into_response());
     }
+    let nats = shared.for_operators()?;
     let id = uuid::Uuid::now_v7().simple().to_string();
     let run = Run {
         id: format!("r-{}{}", &id[..11], &id[27..]),
@@ -260,11 +261,9 @@ pub(crate) async fn redrive(
         driver: String::new(),
         tally: Tally::default(),
     };
-    Runs::new(&shared.nats)
-        .create(&run, &letters)
-        .await
-        .map_err(run_error)?;
-    start(&shared, run.id.clone());
+    let created = Runs::new(nats).create(&run, &letters).await;
+    created.map_err(run_error)?;
+    start(&shared, nats, run.id.clone());
     Ok((StatusCode::ACCEPTED, Json(json!(run))).into_response())
 }
 
@@ -294,10 +293,10 @@ async fn tried(shared: &Shared, letters: &[u64], wanted: &Repair) -> Result<Valu
 }
 
 /// Drives a run here. Should this process end first, it can be resumed anywhere.
-fn start(shared: &Arc<Shared>, id: String) {
-    let driving = shared.clone();
+fn start(shared: &Arc<Shared>, nats: &Nats, id: String) {
+    let (driving, nats) = (shared.clone(), nats.clone());
     shared.tasks.spawn(async move {
-        let runs = Runs::new(&driving.nats);
+        let runs = Runs::new(&nats);
         let driver = uuid::Uuid::now_v7().simple().to_string();
         let stop = driving.shutdown.draining().clone();
         let driven = drive(
@@ -360,7 +359,8 @@ pub(crate) async fn run(
 }
 
 async fn set(shared: &Shared, id: &str, state: RunState) -> Result<Json<Value>> {
-    let run = Runs::new(&shared.nats).set_state(run_id(id)?, state).await;
+    let runs = Runs::new(shared.for_operators()?);
+    let run = runs.set_state(run_id(id)?, state).await;
     Ok(Json(json!(run.map_err(run_error)?)))
 }
 
@@ -385,6 +385,7 @@ pub(crate) async fn resume(
     _: Operator,
     Named(id): Named<String>,
 ) -> Result<(StatusCode, Json<Value>)> {
+    let nats = shared.for_operators()?;
     let (run, _) = Runs::new(&shared.nats)
         .get(run_id(&id)?)
         .await
@@ -395,6 +396,6 @@ pub(crate) async fn resume(
             run.state.as_str()
         )));
     }
-    start(&shared, id);
+    start(&shared, nats, id);
     Ok((StatusCode::ACCEPTED, Json(json!(run))))
 }

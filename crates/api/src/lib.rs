@@ -67,6 +67,8 @@ const LARGE_AT_ONCE: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Shared {
     nats: Nats,
+    /// Where what operators ask is done; None if this server cannot.
+    operators: Option<Nats>,
     records: Records,
     keys: Keys,
     gate: Arc<Gate>,
@@ -85,6 +87,19 @@ pub(crate) struct Shared {
     tasks: TaskTracker,
 }
 
+impl Shared {
+    /// The connection for what operators ask.
+    ///
+    /// # Errors
+    /// `permission_error` if this server has none.
+    pub(crate) fn for_operators(&self) -> error::Result<&Nats> {
+        self.operators.as_ref().ok_or_else(|| {
+            let text = "this server has no right to do that on NATS; set producer.operator_nkey_file, or use the fairlane command";
+            error::ApiError::new(error::Kind::Permission, text)
+        })
+    }
+}
+
 /// The API of one process.
 #[derive(Debug)]
 pub struct Api {
@@ -94,14 +109,15 @@ pub struct Api {
 }
 
 impl Api {
-    /// Listens on `producer.api_addr`. None if that is not set. `judge` says whether a repaired letter
-    /// would be accepted.
+    /// Listens on `producer.api_addr`. None if that is not set. What operators ask is done on the connection
+    /// `operators`, and refused without one. `judge` says whether a repaired letter would be accepted.
     ///
     /// # Errors
     /// If the address, the certificate or the tokens cannot be used.
     pub async fn bind(
         settings: &Settings,
         nats: &Nats,
+        operators: Option<Nats>,
         judge: Arc<dyn Judge + Send + Sync>,
         shutdown: Shutdown,
     ) -> anyhow::Result<Option<Self>> {
@@ -125,6 +141,7 @@ impl Api {
             .map(|origin| origin.trim().trim_end_matches('/'));
         let shared = Shared {
             nats: nats.clone(),
+            operators,
             records: Records::new(nats, Duration::from_millis(settings.results.keep_ms)),
             keys,
             catalog: catalog(&settings.models).context("the model table")?,

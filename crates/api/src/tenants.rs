@@ -99,7 +99,8 @@ async fn change(
     tenant: &TenantId,
     change: impl Fn(TenantRecord) -> Result<TenantRecord>,
 ) -> Result<TenantRecord> {
-    let bucket = bucket(shared);
+    let nats = shared.for_operators()?;
+    let bucket = nats.bucket(&nats.names.tenants_bucket());
     for _ in 0..TRIES_MAX {
         let entry = bucket.get(tenant.as_str()).await;
         let entry = entry.map_err(|error| ApiError::unavailable("read the tenant", &error))?;

@@ -33,9 +33,17 @@ impl Role {
         }
     }
 
-    async fn serve(self, settings: Settings, nats: Nats, frame: Frame) -> anyhow::Result<()> {
+    async fn serve(
+        self,
+        settings: Settings,
+        nats: Nats,
+        operators: Option<Nats>,
+        frame: Frame,
+    ) -> anyhow::Result<()> {
         match self {
-            Self::Producer => Box::pin(fairlane_producer::run(settings, nats, frame)).await,
+            Self::Producer => {
+                Box::pin(fairlane_producer::run(settings, nats, operators, frame)).await
+            }
             Self::Scheduler => Box::pin(fairlane_scheduler::run(settings, nats, frame)).await,
             Self::Worker => Box::pin(fairlane_worker::run(settings, nats, frame)).await,
         }
@@ -57,10 +65,31 @@ pub(crate) async fn run(role: Role, target: Target) -> Outcome {
         nats = prepare(role, &target) => nats?,
         () = draining.cancelled() => return Ok(Exit::Ok),
     };
+    let operators = match role {
+        Role::Producer => operators(&target, &nats).await?,
+        Role::Scheduler | Role::Worker => None,
+    };
     let Target { loaded, .. } = target;
     let _exchange = traces::exchange(&nats);
-    role.serve(loaded.settings, nats, frame).await?;
+    role.serve(loaded.settings, nats, operators, frame).await?;
     Ok(Exit::Ok)
+}
+
+/// The connection on which the HTTP API does what operators ask. Our own, where nobody who connects is told
+/// apart from others by a file.
+async fn operators(target: &Target, nats: &Nats) -> Result<Option<Nats>, Stop> {
+    let Some(options) = target.operator_options() else {
+        let own = &target.settings().nats;
+        let is_told_apart = own.nkey_file.is_some() || own.creds_file.is_some();
+        return Ok((!is_told_apart).then(|| nats.clone()));
+    };
+    if target.settings().producer.api_addr.is_none() {
+        return Ok(None);
+    }
+    let connected = fairlane_nats::connect(&options).await;
+    connected
+        .map(Some)
+        .map_err(|error| target.unreachable(error))
 }
 
 /// A connection to a NATS that has everything Fairlane needs.

@@ -176,6 +176,21 @@ impl Target {
         options
     }
 
+    /// How a producer connects for what operators ask of its HTTP API. None if it is given nothing to do so.
+    pub(crate) fn operator_options(&self) -> Option<NatsOptions> {
+        let producer = &self.settings().producer;
+        let (nkey, creds) = (&producer.operator_nkey_file, &producer.operator_creds_file);
+        if nkey.is_none() && creds.is_none() {
+            return None;
+        }
+        let mut options = self.nats_options("api-operator");
+        options.nkey_file.clone_from(nkey);
+        options.creds_file.clone_from(creds);
+        (options.user, options.password) = (None, None);
+        options.inbox_prefix = Some(User::Operator.inbox_prefix(&self.namespace()));
+        Some(options)
+    }
+
     /// Connects for a command.
     pub(crate) async fn connect(&self, name: &str) -> Result<Nats, Stop> {
         let mut options = self.nats_options(name);

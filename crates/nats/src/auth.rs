@@ -221,17 +221,14 @@ fn producer(names: &Namespace) -> Grants {
         .writes_bucket(&names.status_bucket())
         .watches(&names.idem_bucket())
         .writes_bucket(&names.idem_bucket())
-        // Keys are made, letters purged and accounts told over HTTP, too.
+        // Its HTTP API knows keys, tells accounts and shows runs. What operators change over HTTP is done with the
+        // operator's own rights (`producer.operator_nkey_file`): whoever takes over a server that faces callers can
+        // neither make keys nor raise budgets nor delete letters.
         .watches(&names.tenants_bucket())
-        .writes_bucket(&names.tenants_bucket())
-        .deletes_from(&names.dlq_stream())
         .follows(&names.ledger_stream())
+        .watches(&names.redrives_bucket())
         .watches(&names.batches_bucket())
         .writes_bucket(&names.batches_bucket())
-        // Dead letters are sent again over HTTP, too.
-        .watches(&names.redrives_bucket())
-        .writes_bucket(&names.redrives_bucket())
-        .publish([names.redriven_filter()])
         .reads_bucket(&names.control_bucket())
         // A deferred job whose owner agrees is parked for longer.
         .reads_bucket(&names.credits_bucket())

@@ -48,18 +48,24 @@ pub use callbacks::Callbacks;
 pub use judge::Judgement;
 pub use producer::Producer;
 
-/// Runs a producer until the process is asked to stop and what is in hand has been finished.
+/// Runs a producer until the process is asked to stop and what is in hand has been finished. Its HTTP API does what
+/// operators ask on the connection `operators`, if there is one.
 ///
 /// # Errors
 /// If the model table, the callbacks or the API of the configuration cannot be used, or the connection to NATS has ended for good.
-pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Result<()> {
+pub async fn run(
+    settings: Settings,
+    nats: Nats,
+    operators: Option<Nats>,
+    mut frame: Frame,
+) -> anyhow::Result<()> {
     let producer = Producer::new(&settings, &nats, frame.metrics.clone())
         .context("the model table of the configuration cannot be used")?;
     let callbacks = Callbacks::new(&settings, &producer, frame.metrics.clone())
         .context("the configuration of callbacks cannot be used")?;
     let shutdown = frame.shutdown.clone();
     let judge = producer.judgement();
-    if let Some(api) = Api::bind(&settings, &nats, judge, shutdown.clone()).await? {
+    if let Some(api) = Api::bind(&settings, &nats, operators, judge, shutdown.clone()).await? {
         tracing::info!(addr = %api.addr()?, "serving the HTTP API");
         frame.spawn("api", Rule::Essential, async move {
             api.serve().await;

@@ -18,7 +18,7 @@ async fn a_process_whose_client_has_ended_ends_with_an_error() {
         .await
         .unwrap();
     let health = frame.health.clone();
-    let running = tokio::spawn(run(settings, world.server.connect().await, frame));
+    let running = tokio::spawn(run(settings, world.server.connect().await, None, frame));
     eventually(LIMIT, "readiness", async || {
         let checks = health.checks();
         let is_ready = checks.get("nats").copied().unwrap_or(false);

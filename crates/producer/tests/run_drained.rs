@@ -18,7 +18,7 @@ async fn a_process_is_ready_works_and_ends_well_when_drained() {
         .await
         .unwrap();
     let (shutdown, health) = (frame.shutdown.clone(), frame.health.clone());
-    let running = tokio::spawn(run(settings, world.server.connect().await, frame));
+    let running = tokio::spawn(run(settings, world.server.connect().await, None, frame));
     eventually(LIMIT, "readiness", async || {
         let checks = health.checks();
         let is_ready = checks.get("nats").copied().unwrap_or(false);

@@ -139,6 +139,13 @@ fn exclusive(settings: &Settings, origins: &Origins) -> Vec<Problem> {
             "excludes nats.creds_file and nats.user: log in in one way only".to_owned(),
         ));
     }
+    if let (Some(file), Some(_)) = (&producer.operator_creds_file, &producer.operator_nkey_file) {
+        found.push(conflict(
+            "producer.operator_creds_file",
+            format!("{:?}", file.display().to_string()),
+            "excludes producer.operator_nkey_file: log in in one way only".to_owned(),
+        ));
+    }
     for (key, given, needs, other) in [
         (
             "nats.tls_cert_file",

@@ -236,6 +236,12 @@ described! {
         /// File of bearer tokens for the fleet as a whole, one a line after its role: `operator` or `viewer`. It is
         /// read again when it changes. Unset: tenants' keys alone are let in.
         api_tokens_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
+        /// File with the seed of the operator's nkey: with it the HTTP API changes tenants and keys and sends dead letters
+        /// again or deletes them, which a producer itself may not. Unset, and `nats.nkey_file` or `nats.creds_file` set: it
+        /// refuses to.
+        operator_nkey_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
+        /// The same as a credentials file (JWT and seed). Not together with `operator_nkey_file`.
+        operator_creds_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
         /// Calls of the HTTP API that may be open at the same time in one process.
         api_calls_max: u32 = 10_000, whole(1, 1_000_000);
         /// Of those, calls of one tenant.
