@@ -183,7 +183,10 @@ pub(crate) async fn repair(
     Ok(Json(match ready(&stored, &wanted, &shared.judge) {
         Ok(ready) => json!({
             "letter": stored.seq, "sendable": true, "changes": ready.changes,
-            "body": String::from_utf8_lossy(&ready.body),
+            "body": String::from_utf8_lossy(&ready.body), "tenant": ready.tenant.as_str(),
+            "model": ready.size.model.as_str(), "input_tokens": ready.size.tokens.input,
+            "output_tokens": ready.size.tokens.output,
+            "cost_usd": shared.prices.dollars(&ready.size, crate::now_ms()),
         }),
         Err(why) => json!({"letter": stored.seq, "sendable": false, "why": why.to_string()}),
     }))
@@ -270,6 +273,7 @@ pub(crate) async fn redrive(
 /// What a run would do.
 async fn tried(shared: &Shared, letters: &[u64], wanted: &Repair) -> Result<Value> {
     let (mut sendable, mut left, mut input, mut output) = (0_u64, Vec::new(), 0_u64, 0_u64);
+    let (mut cost, mut unpriced, now) = (0.0, 0_u64, crate::now_ms());
     for seq in letters {
         let stored = shared.nats.letter(*seq).await;
         let stored = stored.map_err(|error| ApiError::unavailable("read a letter", &error))?;
@@ -279,6 +283,10 @@ async fn tried(shared: &Shared, letters: &[u64], wanted: &Repair) -> Result<Valu
                 sendable += 1;
                 input += ready.size.tokens.input;
                 output += ready.size.tokens.output;
+                match shared.prices.dollars(&ready.size, now) {
+                    Some(dollars) => cost += dollars,
+                    None => unpriced += 1,
+                }
             }
             Err(why) if left.len() < LEFT_MAX => {
                 left.push(json!({"letter": seq, "why": why.to_string()}));
@@ -288,7 +296,8 @@ async fn tried(shared: &Shared, letters: &[u64], wanted: &Repair) -> Result<Valu
     }
     Ok(json!({
         "dry_run": true, "letters": letters.len(), "sendable": sendable,
-        "input_tokens": input, "output_tokens": output, "left": left,
+        "input_tokens": input, "output_tokens": output, "cost_usd": cost, "unpriced": unpriced,
+        "left": left,
     }))
 }
 

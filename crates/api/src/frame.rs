@@ -67,6 +67,18 @@ pub(crate) struct Reader;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operator;
 
+/// Anybody whom we know.
+#[derive(Debug, Clone)]
+pub(crate) struct Whoever(pub(crate) Caller);
+
+impl<S: Sync> FromRequestParts<S> for Whoever {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        Ok(Self(caller(parts)?.clone()))
+    }
+}
+
 fn caller(parts: &Parts) -> Result<&Caller> {
     let caller = parts.extensions.get::<Result<Caller>>();
     let caller = caller.expect("the frame looks who calls");

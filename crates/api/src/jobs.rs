@@ -19,13 +19,15 @@ use serde_json::{Value, json};
 use crate::Shared;
 use crate::error::{ApiError, Result};
 use crate::follow::{Follower, unreadable};
-use crate::frame::{Asked, Named, RequestId, Speaker, read_body, read_json};
+use crate::frame::{Asked, Named, Reader, RequestId, Speaker, read_body, read_json};
 use crate::replay;
 
 /// Jobs in one call.
 const LINES_MAX: usize = 10_000;
 /// How long a call may wait for a result.
 const WAIT_MAX_S: u64 = 60;
+/// Jobs of one id that are told; it may be used by every tenant.
+const FOUND_MAX: usize = 1_000;
 /// How long a job waits for producers to take what its tenant has published before; one request may hold thousands.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the leader may take to answer.
@@ -108,6 +110,27 @@ async fn record(shared: &Shared, tenant: &TenantId, job: &str) -> Result<JobReco
 
 fn as_stored(shared: &Shared, record: &JobRecord) -> Vec<u8> {
     record.to_json(&shared.nats.names)
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Wanted {
+    id: String,
+}
+
+/// Whose jobs have this id.
+pub(crate) async fn find(
+    State(shared): State<Arc<Shared>>,
+    _: Reader,
+    Asked(Wanted { id }): Asked<Wanted>,
+) -> Result<Json<Value>> {
+    let job = JobId::parse(&id).map_err(|error| ApiError::invalid(format!("id: {error}")))?;
+    let tenants = shared.records.tenants_with(&job).await;
+    let tenants = tenants.map_err(|error| ApiError::unavailable("look for the job", &error))?;
+    let jobs = tenants.iter().take(FOUND_MAX);
+    let jobs = jobs.map(|tenant| json!({"tenant": tenant.as_str(), "job": job.as_str()}));
+    Ok(Json(
+        json!({"count": tenants.len(), "jobs": jobs.collect::<Vec<_>>()}),
+    ))
 }
 
 pub(crate) async fn one(
@@ -225,10 +248,30 @@ pub(crate) async fn why(
 }
 
 /// Asks the leading scheduler.
+///
+/// # Errors
+/// `overloaded_error` while nobody answers.
 pub(crate) async fn ask_leader<T: serde::de::DeserializeOwned>(
     shared: &Shared,
     question: &WhyRequest,
 ) -> Result<T> {
+    let asked = ask(shared, question).await;
+    asked.map_err(|error| ApiError::unavailable("ask the leading scheduler", &error))
+}
+
+/// Why the leader's answer is not there.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unanswered {
+    #[error("the leading scheduler does not answer")]
+    Request(#[from] async_nats::RequestError),
+    #[error("the leading scheduler's answer is not readable")]
+    Answer(#[from] serde_json::Error),
+}
+
+pub(crate) async fn ask<T: serde::de::DeserializeOwned>(
+    shared: &Shared,
+    question: &WhyRequest,
+) -> std::result::Result<T, Unanswered> {
     let body = serde_json::to_vec(question).expect("a question is plain data");
     let asked = async_nats::Request::new()
         .payload(body.into())
@@ -238,10 +281,7 @@ pub(crate) async fn ask_leader<T: serde::de::DeserializeOwned>(
         .client
         .send_request(shared.nats.names.why_subject(), asked)
         .await;
-    let reply =
-        reply.map_err(|error| ApiError::unavailable("ask the leading scheduler", &error))?;
-    serde_json::from_slice(&reply.payload)
-        .map_err(|error| ApiError::unavailable("read the leading scheduler's answer", &error))
+    Ok(serde_json::from_slice(&reply?.payload)?)
 }
 
 pub(crate) async fn cancel(

@@ -43,6 +43,19 @@ struct Book {
     is_complete: bool,
 }
 
+/// The file of tokens, and the setting that names it.
+#[derive(Debug, Clone)]
+pub(crate) struct TokensFile {
+    key: &'static str,
+    path: PathBuf,
+}
+
+impl TokensFile {
+    pub(crate) fn new(key: &'static str, path: PathBuf) -> Self {
+        Self { key, path }
+    }
+}
+
 /// All keys and tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
@@ -78,7 +91,7 @@ impl Keys {
     }
 
     /// Keeps the keys as they are in the tenants' records.
-    pub(crate) async fn follow(&self, nats: &Nats, shutdown: &Shutdown) {
+    async fn follow(&self, nats: &Nats, shutdown: &Shutdown) {
         let mut watch = nats.bucket(&nats.names.tenants_bucket()).watch();
         loop {
             let event = tokio::select! {
@@ -116,33 +129,47 @@ impl Keys {
         change(&mut self.book.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Reads the tokens of `path`.
+    /// Keeps keys and tokens as they are, until the process stops.
+    pub(crate) async fn follow_all(
+        &self,
+        nats: &Nats,
+        tokens: Option<TokensFile>,
+        shutdown: &Shutdown,
+    ) {
+        tokio::join!(self.follow(nats, shutdown), async {
+            if let Some(tokens) = tokens {
+                self.follow_tokens(&tokens, shutdown).await;
+            }
+        });
+    }
+
+    /// Reads the tokens of a file.
     ///
     /// # Errors
     /// What is wrong, with the line; tokens themselves are not repeated.
-    pub(crate) fn read_tokens(&self, path: &Path) -> anyhow::Result<()> {
+    pub(crate) fn read_tokens(&self, TokensFile { key, path }: &TokensFile) -> anyhow::Result<()> {
         let shown = path.display();
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read producer.api_tokens_file {shown}"))?;
-        let tokens = tokens(&text).with_context(|| format!("producer.api_tokens_file {shown}"))?;
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {key} {shown}"))?;
+        let tokens = tokens(&text).with_context(|| format!("{key} {shown}"))?;
         self.change(|book| book.tokens = tokens);
         Ok(())
     }
 
     /// Reads the tokens again whenever their file changes. One that cannot be used changes nothing.
-    pub(crate) async fn follow_tokens(&self, path: PathBuf, shutdown: &Shutdown) {
-        let mut seen = changed_at(&path).await;
+    async fn follow_tokens(&self, file: &TokensFile, shutdown: &Shutdown) {
+        let mut seen = changed_at(&file.path).await;
         loop {
             tokio::select! {
                 () = tokio::time::sleep(TOKENS_EVERY) => {}
                 () = shutdown.stop_now().cancelled() => return,
             }
-            let found = changed_at(&path).await;
+            let found = changed_at(&file.path).await;
             if found == seen {
                 continue;
             }
             seen = found;
-            match self.read_tokens(&path) {
+            match self.read_tokens(file) {
                 Ok(()) => tracing::info!("read the API's tokens again"),
                 Err(error) => {
                     tracing::warn!(error = format!("{error:#}"), "the tokens stay as they were");

@@ -15,6 +15,8 @@
 //! | `routes` | all paths, and the OpenAPI document made of the same list | |
 //! | `messages`, `batches`, `count`, `models` | what clients of the Claude API call | NATS |
 //! | `jobs`, `tenants`, `dead` | what programs of this fleet call | NATS |
+//! | `fleet` | all that is going on, at once or as it changes | asks the leader |
+//! | `desk` | the part for people who look after the fleet, in a server of somebody else | |
 //! | `server` | connections | sockets |
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
@@ -22,7 +24,9 @@
 mod batches;
 mod count;
 mod dead;
+mod desk;
 mod error;
+mod fleet;
 mod follow;
 mod frame;
 mod gate;
@@ -43,6 +47,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use fairlane_core::models::Catalog;
+use fairlane_letters::price::Prices;
 use fairlane_letters::ready::Judge;
 use fairlane_nats::{Nats, Records};
 use fairlane_runtime::config::Settings;
@@ -54,8 +59,10 @@ pub use error::documented as documented_errors;
 
 use batches::Tallies;
 use dead::AnyJudge;
+pub use desk::Desk;
+use fleet::Feed;
 use gate::Gate;
-use keys::Keys;
+use keys::{Keys, TokensFile};
 use server::Server;
 
 /// Connections beyond the calls that may be open: those that are idle.
@@ -69,11 +76,15 @@ pub(crate) struct Shared {
     nats: Nats,
     /// Where what operators ask is done; None if this server cannot.
     operators: Option<Nats>,
+    /// The setting that would give it the operator's key.
+    operators_key: &'static str,
     records: Records,
     keys: Keys,
     gate: Arc<Gate>,
     catalog: Catalog,
     judge: AnyJudge,
+    prices: Prices,
+    feed: Feed,
     tallies: Tallies,
     /// Who holds one may read a body as large as that of a batch.
     large: Semaphore,
@@ -82,19 +93,68 @@ pub(crate) struct Shared {
     wait_max: Duration,
     body_bytes_max: usize,
     origins: Vec<String>,
+    /// Address of a trace, with `{trace}` in the place of its id.
+    trace_url: Option<String>,
     shutdown: Shutdown,
     /// What goes on after its call: streams, and jobs that are called off.
     tasks: TaskTracker,
 }
 
 impl Shared {
+    /// What the calls of a process share that is configured so; without TLS.
+    ///
+    /// # Errors
+    /// If the model table cannot be used.
+    fn new(
+        settings: &Settings,
+        nats: &Nats,
+        operators: Option<Nats>,
+        judge: Arc<dyn Judge + Send + Sync>,
+        shutdown: Shutdown,
+    ) -> anyhow::Result<Self> {
+        let producer = &settings.producer;
+        let catalog = catalog(&settings.models).context("the model table")?;
+        let origins = producer.api_origins.as_deref().unwrap_or_default();
+        let origins = origins
+            .split(',')
+            .map(|origin| origin.trim().trim_end_matches('/'));
+        Ok(Self {
+            nats: nats.clone(),
+            operators,
+            operators_key: "producer.operator_nkey_file",
+            records: Records::new(nats, Duration::from_millis(settings.results.keep_ms)),
+            keys: Keys::default(),
+            prices: Prices::new(catalog.clone()),
+            catalog,
+            judge: AnyJudge(judge),
+            feed: Feed::default(),
+            tallies: Tallies::default(),
+            large: Semaphore::new(LARGE_AT_ONCE),
+            results_keep_ms: settings.results.keep_ms,
+            is_tls: false,
+            gate: Gate::new(producer.api_calls_max, producer.api_calls_per_tenant_max),
+            wait_max: Duration::from_millis(producer.api_wait_max_ms),
+            body_bytes_max: usize::try_from(producer.body_bytes_max).unwrap_or(usize::MAX),
+            origins: origins
+                .filter(|origin| !origin.is_empty())
+                .map(str::to_owned)
+                .collect(),
+            trace_url: settings.scheduler.console_trace_url.clone(),
+            shutdown,
+            tasks: TaskTracker::new(),
+        })
+    }
+
     /// The connection for what operators ask.
     ///
     /// # Errors
     /// `permission_error` if this server has none.
     pub(crate) fn for_operators(&self) -> error::Result<&Nats> {
         self.operators.as_ref().ok_or_else(|| {
-            let text = "this server has no right to do that on NATS; set producer.operator_nkey_file, or use the fairlane command";
+            let text = format!(
+                "this server has no right to do that on NATS; set {}, or use the fairlane command",
+                self.operators_key
+            );
             error::ApiError::new(error::Kind::Permission, text)
         })
     }
@@ -105,7 +165,7 @@ impl Shared {
 pub struct Api {
     shared: Arc<Shared>,
     server: Server,
-    tokens: Option<std::path::PathBuf>,
+    tokens: Option<TokensFile>,
 }
 
 impl Api {
@@ -126,44 +186,22 @@ impl Api {
             return Ok(None);
         };
         install_crypto();
-        let keys = Keys::default();
-        if let Some(path) = &producer.api_tokens_file {
-            keys.read_tokens(path)?;
-        }
+        let tokens = producer.api_tokens_file.clone();
+        let tokens = tokens.map(|path| TokensFile::new("producer.api_tokens_file", path));
         let tls = producer.api_tls_cert_file.as_deref();
         let tls = tls.zip(producer.api_tls_key_file.as_deref());
-        let calls_max = producer.api_calls_max;
-        let connections_max = calls_max as usize + IDLE_CONNECTIONS;
+        let connections_max = producer.api_calls_max as usize + IDLE_CONNECTIONS;
         let server = Server::bind(addr, tls, connections_max).await?;
-        let origins = producer.api_origins.as_deref().unwrap_or_default();
-        let origins = origins
-            .split(',')
-            .map(|origin| origin.trim().trim_end_matches('/'));
-        let shared = Shared {
-            nats: nats.clone(),
-            operators,
-            records: Records::new(nats, Duration::from_millis(settings.results.keep_ms)),
-            keys,
-            catalog: catalog(&settings.models).context("the model table")?,
-            judge: AnyJudge(judge),
-            tallies: Tallies::default(),
-            large: Semaphore::new(LARGE_AT_ONCE),
-            results_keep_ms: settings.results.keep_ms,
-            is_tls: tls.is_some(),
-            gate: Gate::new(calls_max, producer.api_calls_per_tenant_max),
-            wait_max: Duration::from_millis(producer.api_wait_max_ms),
-            body_bytes_max: usize::try_from(producer.body_bytes_max).unwrap_or(usize::MAX),
-            origins: origins
-                .filter(|origin| !origin.is_empty())
-                .map(str::to_owned)
-                .collect(),
-            shutdown,
-            tasks: TaskTracker::new(),
-        };
+        let mut shared = Shared::new(settings, nats, operators, judge, shutdown)?;
+        shared.is_tls = tls.is_some();
+        let shared = Arc::new(shared);
+        if let Some(tokens) = &tokens {
+            shared.keys.read_tokens(tokens)?;
+        }
         Ok(Some(Self {
-            shared: Arc::new(shared),
+            shared,
             server,
-            tokens: producer.api_tokens_file.clone(),
+            tokens,
         }))
     }
 
@@ -183,13 +221,9 @@ impl Api {
             tokens,
         } = self;
         let router = routes::router(&shared);
-        let following = async {
-            tokio::join!(shared.keys.follow(&shared.nats, &shared.shutdown), async {
-                if let Some(path) = tokens {
-                    shared.keys.follow_tokens(path, &shared.shutdown).await;
-                }
-            });
-        };
+        let following = shared
+            .keys
+            .follow_all(&shared.nats, tokens, &shared.shutdown);
         let serving = async {
             server.serve(router, &shared.shutdown).await;
             shared.tasks.close();

@@ -10,12 +10,14 @@ use serde_json::{Map, Value, json};
 
 use crate::Shared;
 use crate::error::ApiError;
-use crate::{batches, count, dead, frame, jobs, messages, models, tenants};
+use crate::{batches, count, dead, fleet, frame, jobs, messages, models, tenants};
 
 /// Who may call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Who {
     Anybody,
+    /// With any key or token.
+    Known,
     /// A tenant for itself, an operator for any.
     Tenant,
     Viewer,
@@ -31,6 +33,8 @@ struct Doc {
     /// Schema of the body, which is JSON.
     body: Option<Value>,
     answers: (u16, &'static str),
+    /// Whether it is also served at the desk.
+    at_desk: bool,
 }
 
 impl Doc {
@@ -41,7 +45,13 @@ impl Doc {
             query: &[],
             body: None,
             answers: (200, JSON),
+            at_desk: false,
         }
+    }
+
+    fn at_desk(mut self) -> Self {
+        self.at_desk = true;
+        self
     }
 
     /// Parameters of the query: name, JSON type, meaning.
@@ -96,6 +106,8 @@ const LETTERS: &[(&str, &str, &str)] = &[
 /// The paths so far, and what they are.
 struct Surface {
     router: Router<Arc<Shared>>,
+    /// Those of them that a scheduler's console calls.
+    desk: Router<Arc<Shared>>,
     paths: Map<String, Value>,
 }
 
@@ -107,6 +119,9 @@ impl Surface {
         handler: MethodRouter<Arc<Shared>>,
         doc: &Doc,
     ) -> Self {
+        if doc.at_desk {
+            self.desk = self.desk.route(path, handler.clone());
+        }
         self.router = self.router.route(path, handler);
         let item = self.paths.entry(path).or_insert_with(|| json!({}));
         item[method] = described(method, path, doc);
@@ -153,9 +168,10 @@ impl Surface {
 fn surface() -> Surface {
     let surface = Surface {
         router: Router::new(),
+        desk: Router::new(),
         paths: Map::new(),
     };
-    fleet(job_paths(claude(surface)))
+    fleet_paths(job_paths(claude(surface)))
 }
 
 /// What clients of the Claude API call.
@@ -248,9 +264,16 @@ fn job_paths(surface: Surface) -> Surface {
             .answers(202, JSON),
         )
         .get(
+            "/v1/jobs",
+            jobs::find,
+            Doc::new("Whose jobs have this id", Who::Viewer)
+                .at_desk()
+                .query(&[("id", "string", "the id; required")]),
+        )
+        .get(
             "/v1/jobs/{job}",
             jobs::one,
-            Doc::new("Show a job's record", Who::Tenant),
+            Doc::new("Show a job's record", Who::Tenant).at_desk(),
         )
         .get(
             "/v1/jobs/{job}/result",
@@ -270,7 +293,7 @@ fn job_paths(surface: Surface) -> Surface {
         .get(
             "/v1/jobs/{job}/why",
             jobs::why,
-            Doc::new("What a job waits for, and until when", Who::Tenant),
+            Doc::new("What a job waits for, and until when", Who::Tenant).at_desk(),
         )
         .post(
             "/v1/jobs/{job}/cancel",
@@ -295,20 +318,40 @@ fn job_paths(surface: Surface) -> Surface {
         )
 }
 
-fn fleet(surface: Surface) -> Surface {
+fn fleet_paths(surface: Surface) -> Surface {
     surface
+        .get(
+            "/v1/whoami",
+            fleet::whoami,
+            Doc::new("Whom a key or token speaks for", Who::Known).at_desk(),
+        )
+        .get(
+            "/v1/fleet",
+            fleet::once,
+            Doc::new("All that is going on", Who::Viewer).at_desk(),
+        )
+        .get(
+            "/v1/fleet/events",
+            fleet::events,
+            Doc::new(
+                "All that is going on (event fleet), and then what changes in it (event change), once a second",
+                Who::Viewer,
+            )
+            .at_desk()
+            .answers(200, EVENTS),
+        )
         .get(
             "/v1/tenants",
             tenants::list,
             Doc::new(
                 "List the tenants that have settings of their own",
                 Who::Viewer,
-            ),
+            ).at_desk(),
         )
         .get(
             "/v1/tenants/{tenant}",
             tenants::one,
-            Doc::new("Show the settings of a tenant", Who::Viewer),
+            Doc::new("Show the settings of a tenant", Who::Viewer).at_desk(),
         )
         .put(
             "/v1/tenants/{tenant}",
@@ -316,13 +359,13 @@ fn fleet(surface: Surface) -> Surface {
             Doc::new(
                 "Change settings of a tenant; null takes one away",
                 Who::Operator,
-            )
+            ).at_desk()
             .takes(json!({"type": "object"})),
         )
         .get(
             "/v1/tenants/{tenant}/why",
             tenants::why,
-            Doc::new("What a tenant waits for", Who::Viewer),
+            Doc::new("What a tenant waits for", Who::Viewer).at_desk(),
         )
         .post(
             "/v1/tenants/{tenant}/keys",
@@ -362,7 +405,7 @@ fn fleet(surface: Surface) -> Surface {
             Doc::new(
                 "Dead letters, in groups of one cause and one by one",
                 Who::Tenant,
-            )
+            ).at_desk()
             .query(LETTERS),
         )
         .get(
@@ -375,7 +418,7 @@ fn fleet(surface: Surface) -> Surface {
         .get(
             "/v1/dead-letters/{letter}",
             dead::one,
-            Doc::new("Show a dead letter with its body", Who::Tenant),
+            Doc::new("Show a dead letter with its body", Who::Tenant).at_desk(),
         )
         .post(
             "/v1/dead-letters/{letter}/repair",
@@ -383,7 +426,7 @@ fn fleet(surface: Surface) -> Surface {
             Doc::new(
                 "What a repair would make of a dead letter; nothing is sent",
                 Who::Tenant,
-            )
+            ).at_desk()
             .takes(json!({"type": "object"})),
         )
         .delete(
@@ -394,7 +437,7 @@ fn fleet(surface: Surface) -> Surface {
         .post(
             "/v1/redrives",
             dead::redrive,
-            Doc::new("Send dead letters again, repaired if wanted", Who::Operator)
+            Doc::new("Send dead letters again, repaired if wanted", Who::Operator).at_desk()
                 .takes(json!({
                     "type": "object", "required": ["filter"],
                     "properties": {
@@ -408,27 +451,27 @@ fn fleet(surface: Surface) -> Surface {
         .get(
             "/v1/redrives",
             dead::runs,
-            Doc::new("List the runs that send dead letters again", Who::Viewer),
+            Doc::new("List the runs that send dead letters again", Who::Viewer).at_desk(),
         )
         .get(
             "/v1/redrives/{run}",
             dead::run,
-            Doc::new("Show a run", Who::Viewer),
+            Doc::new("Show a run", Who::Viewer).at_desk(),
         )
         .post(
             "/v1/redrives/{run}/pause",
             dead::pause,
-            Doc::new("Pause a run", Who::Operator),
+            Doc::new("Pause a run", Who::Operator).at_desk(),
         )
         .post(
             "/v1/redrives/{run}/cancel",
             dead::cancel,
-            Doc::new("End a run", Who::Operator),
+            Doc::new("End a run", Who::Operator).at_desk(),
         )
         .post(
             "/v1/redrives/{run}/resume",
             dead::resume,
-            Doc::new("Go on with a run", Who::Operator).answers(202, JSON),
+            Doc::new("Go on with a run", Who::Operator).at_desk().answers(202, JSON),
         )
 }
 
@@ -499,6 +542,7 @@ fn operation_id(method: &str, path: &str) -> String {
 fn who_text(who: Who) -> &'static str {
     match who {
         Who::Anybody => "Anybody may call.",
+        Who::Known => "With any key or token.",
         Who::Tenant => {
             "For a tenant with its key, or for any tenant with an operator's token (a viewer's, to read)."
         }
@@ -537,10 +581,18 @@ fn document(paths: &Map<String, Value>) -> Value {
     })
 }
 
+/// The calls of the desk.
+pub(crate) fn desk(shared: &Arc<Shared>) -> Router {
+    let frame = axum::middleware::from_fn_with_state(shared.clone(), frame::frame);
+    surface().desk.route_layer(frame).with_state(shared.clone())
+}
+
 /// Everything that is served.
 pub(crate) fn router(shared: &Arc<Shared>) -> Router {
     const PATH: &str = "/v1/openapi.json";
-    let Surface { router, mut paths } = surface();
+    let Surface {
+        router, mut paths, ..
+    } = surface();
     let doc = Doc::new("This document", Who::Anybody);
     paths.insert(
         PATH.to_owned(),

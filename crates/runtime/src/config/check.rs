@@ -139,12 +139,26 @@ fn exclusive(settings: &Settings, origins: &Origins) -> Vec<Problem> {
             "excludes nats.creds_file and nats.user: log in in one way only".to_owned(),
         ));
     }
-    if let (Some(file), Some(_)) = (&producer.operator_creds_file, &producer.operator_nkey_file) {
-        found.push(conflict(
+    let scheduler = &settings.scheduler;
+    for (key, other, creds, nkey) in [
+        (
             "producer.operator_creds_file",
-            format!("{:?}", file.display().to_string()),
-            "excludes producer.operator_nkey_file: log in in one way only".to_owned(),
-        ));
+            "producer.operator_nkey_file",
+            &producer.operator_creds_file,
+            &producer.operator_nkey_file,
+        ),
+        (
+            "scheduler.operator_creds_file",
+            "scheduler.operator_nkey_file",
+            &scheduler.operator_creds_file,
+            &scheduler.operator_nkey_file,
+        ),
+    ] {
+        if let (Some(file), Some(_)) = (creds, nkey) {
+            let value = format!("{:?}", file.display().to_string());
+            let why = format!("excludes {other}: log in in one way only");
+            found.push(conflict(key, value, why));
+        }
     }
     for (key, given, needs, other) in [
         (

@@ -280,6 +280,16 @@ described! {
     pub struct Scheduler {
         /// Address of health checks, metrics and the autoscaling answer. Unset: no HTTP at all.
         http_addr: Option<SocketAddr> = None, Kind::Optional(Rule::Address);
+        /// File of bearer tokens of those who may use the console at `http_addr`: one a line after its role, `operator` or
+        /// `viewer`. It is read again when it changes. Unset: no console.
+        console_tokens_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
+        /// Where the console's links to traces lead, with `{trace}` in the place of a trace's id. Unset: no links.
+        console_trace_url: Option<String> = None, Kind::Optional(Rule::Url(&["http", "https"]));
+        /// File with the seed of the operator's nkey: with it the console changes tenants and sends dead letters again, which
+        /// a scheduler itself may not. Unset, and `nats.nkey_file` or `nats.creds_file` set: it refuses to.
+        operator_nkey_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
+        /// The same as a credentials file (JWT and seed). Not together with `operator_nkey_file`.
+        operator_creds_file: Option<PathBuf> = None, Kind::Optional(Rule::Path);
         /// Life of the leader's lease without renewal, milliseconds.
         lease_ttl_ms: u64 = 15_000, whole(1_000, 600_000);
         /// Time between two signs of life of the leader, milliseconds.
