@@ -176,19 +176,17 @@ impl Target {
         options
     }
 
-    /// How a producer connects for what operators ask of its HTTP API. None if it is given nothing to do so.
-    pub(crate) fn operator_options(&self) -> Option<NatsOptions> {
-        let producer = &self.settings().producer;
-        let (nkey, creds) = (&producer.operator_nkey_file, &producer.operator_creds_file);
-        if nkey.is_none() && creds.is_none() {
-            return None;
-        }
+    /// How a role connects, with the operator's key, for what operators ask of it.
+    pub(crate) fn operator_options(
+        &self,
+        nkey: Option<std::path::PathBuf>,
+        creds: Option<std::path::PathBuf>,
+    ) -> NatsOptions {
         let mut options = self.nats_options("api-operator");
-        options.nkey_file.clone_from(nkey);
-        options.creds_file.clone_from(creds);
+        (options.nkey_file, options.creds_file) = (nkey, creds);
         (options.user, options.password) = (None, None);
         options.inbox_prefix = Some(User::Operator.inbox_prefix(&self.namespace()));
-        Some(options)
+        options
     }
 
     /// Connects for a command.

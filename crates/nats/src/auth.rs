@@ -266,6 +266,10 @@ fn scheduler(names: &Namespace) -> Grants {
             names.call_subject(),
             below(names, "ctl.credit", 1),
         ])
+        // Its console asks the leader and shows runs. What is changed there is done with the operator's own rights
+        // (`scheduler.operator_nkey_file`).
+        .publish([names.why_subject()])
+        .watches(&names.redrives_bucket())
         .subscribe([
             names.ready_subject(),
             names.why_subject(),

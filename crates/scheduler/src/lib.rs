@@ -22,6 +22,7 @@ mod webhook;
 
 use std::time::Duration;
 
+use axum::Router;
 use fairlane_nats::Nats;
 use fairlane_runtime::config::Settings;
 use fairlane_runtime::health::Check;
@@ -30,16 +31,22 @@ use fairlane_runtime::{Frame, Metrics, Rule, Shutdown};
 pub use options::{Options, OptionsError};
 pub use tenants::policy_with;
 
-/// Runs the scheduler until it is asked to stop; hands the lease over at once if it leads.
+/// Runs the scheduler until it is asked to stop; hands the lease over at once if it leads. Serves `beside` next to what
+/// it tells itself.
 ///
 /// # Errors
 /// Settings that do not fit together, or a task that failed.
-pub async fn run(settings: Settings, nats: Nats, mut frame: Frame) -> anyhow::Result<()> {
+pub async fn run(
+    settings: Settings,
+    nats: Nats,
+    mut frame: Frame,
+    beside: Router,
+) -> anyhow::Result<()> {
     let options = Options::from_settings(&settings)?;
     let connected = frame.health.check("nats");
     let fairness = fairness::Fairness::new();
     let routes = fairness.routes().merge(autoscale::routes(nats.clone()));
-    frame.health.mount(routes);
+    frame.health.mount(routes.merge(beside));
     let (counted, recent) = letters::Recent::channel();
     let (outbox, messages) = webhook::Outbox::channel(frame.metrics.clone());
     let letters = letters::watch(

@@ -4,6 +4,7 @@
 //! without asking anybody. Everything else is what a user would run: NATS lets each process in as its role, with the
 //! permissions of an installation.
 
+pub mod api;
 mod books;
 pub mod cluster;
 mod collector;
@@ -44,6 +45,10 @@ pub struct Setup {
     pub tenants: &'static [&'static str],
     /// Limits of what NATS keeps.
     pub objects: ObjectOptions,
+    /// Whether the producer, of which there can be but one then, serves the HTTP API.
+    pub api: bool,
+    /// Whether the scheduler, of which there can be but one then, serves the console.
+    pub console: bool,
 }
 
 impl Default for Setup {
@@ -57,6 +62,8 @@ impl Default for Setup {
             config: "",
             tenants: &[],
             objects: ObjectOptions::default(),
+            api: false,
+            console: false,
         }
     }
 }
@@ -92,6 +99,8 @@ pub struct Fleet<N = TestNats> {
     pub schedulers: Vec<Process>,
     pub workers: Vec<Process>,
     settings: Vec<(&'static str, String)>,
+    api: Option<String>,
+    console: Option<String>,
     dir: tempfile::TempDir,
     program: PathBuf,
 }
@@ -122,10 +131,18 @@ impl<N: Home> Fleet<N> {
             schedulers: Vec::new(),
             workers: Vec::new(),
             settings: setup.settings,
+            api: None,
+            console: None,
             dir: tempfile::tempdir().expect("a directory for logs"),
             program: program.into(),
         };
         std::fs::write(fleet.config(), setup.config).expect("a configuration file");
+        if setup.api {
+            fleet.open_api();
+        }
+        if setup.console {
+            fleet.open_console();
+        }
         for _ in 0..setup.producers {
             let producer = fleet.spawn("producer");
             fleet.producers.push(producer);
@@ -142,6 +159,88 @@ impl<N: Home> Fleet<N> {
             fleet.leader().await;
         }
         fleet
+    }
+
+    /// A producer that starts again serves at the same address.
+    fn open_api(&mut self) {
+        let keys = [
+            "producer.api_addr",
+            "producer.api_tokens_file",
+            "producer.operator_nkey_file",
+        ];
+        self.api = Some(self.open(keys));
+    }
+
+    /// A scheduler that starts again serves at the same address.
+    fn open_console(&mut self) {
+        let keys = [
+            "scheduler.http_addr",
+            "scheduler.console_tokens_file",
+            "scheduler.operator_nkey_file",
+        ];
+        self.console = Some(self.open(keys));
+    }
+
+    /// Settings of a server: address, tokens, and the operator's key, unless the test says otherwise. Returns where it
+    /// will be.
+    fn open(&mut self, [addr, tokens_file, operator_file]: [&'static str; 3]) -> String {
+        let port = fairlane_nats::embedded::free_port().expect("a port");
+        let tokens = self.dir.path().join("tokens");
+        api::write_tokens(&tokens);
+        let address = format!("127.0.0.1:{port}");
+        self.settings.extend([
+            (addr, address.clone()),
+            (tokens_file, tokens.display().to_string()),
+        ]);
+        let let_in = self.nats.settings(&User::Operator);
+        let seed = let_in.into_iter().find(|(key, _)| *key == "nats.nkey_file");
+        if let Some((_, seed)) = seed
+            && self
+                .settings
+                .iter()
+                .all(|(known, _)| *known != operator_file)
+        {
+            self.settings.push((operator_file, seed));
+        }
+        format!("http://{address}")
+    }
+
+    /// A caller of the console's server without a secret.
+    ///
+    /// # Panics
+    /// If the fleet has none.
+    #[must_use]
+    pub fn console(&self) -> api::Caller {
+        api::Caller::new(self.console.as_deref().expect("a fleet with a console"))
+    }
+
+    /// A caller of the HTTP API without a secret.
+    ///
+    /// # Panics
+    /// If the fleet has none.
+    #[must_use]
+    pub fn caller(&self) -> api::Caller {
+        api::Caller::new(self.api.as_deref().expect("a fleet with an API"))
+    }
+
+    /// A caller with a new key of a tenant, as soon as that is let in.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    pub async fn caller_of(&self, tenant: &str) -> api::Caller {
+        let made = self.run(&["tenant", "key", "create", tenant]).await;
+        assert!(made.status.success(), "{made:?}");
+        let secret = String::from_utf8(made.stdout).expect("a secret");
+        let caller = self.caller().with(secret.trim());
+        eventually(PATIENCE, "the key to be let in", || async {
+            let models = caller.request(reqwest::Method::GET, "/v1/models").send();
+            match models.await {
+                Ok(answer) if answer.status() == 200 => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+        caller
     }
 
     /// Starts a process of a role; the caller keeps it.

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::log::Log;
 use super::member::{Member, Notice, Surroundings, url};
-use super::plan::{Group, Plan, Spec, Upstream, api_env};
+use super::plan::{Group, Plan, Spec, Upstream, api_env, console_env};
 use super::state::Running;
 use crate::exit::{Exit, Stop};
 use crate::out::say;
@@ -89,6 +89,7 @@ pub(crate) struct Fleet {
     /// Goes with us if it is a temporary one.
     temporary: Option<TempDir>,
     api_urls: Vec<String>,
+    console_urls: Vec<String>,
     /// Keeps others out of the directory.
     _lock: File,
 }
@@ -170,6 +171,7 @@ impl Fleet {
             logs,
             dir,
             api_urls: Vec::new(),
+            console_urls: Vec::new(),
             temporary,
             _lock: lock,
         })
@@ -214,6 +216,10 @@ impl Fleet {
             for number in 1..=count {
                 let mut spec = plan.role(group, number, &inherited);
                 let port = free_port().context("cannot find a free port")?;
+                if group == Group::Scheduler {
+                    spec.env.push(console_env(&self.api_tokens()));
+                    self.console_urls.push(format!("{}/console/", url(port)));
+                }
                 if group == Group::Producer {
                     let port = free_port().context("cannot find a free port")?;
                     spec.env.extend(api_env(port, &self.api_tokens()));
@@ -313,6 +319,7 @@ impl Fleet {
             nats_pid: self.nats.as_ref().and_then(EmbeddedServer::pid),
             logs: self.logs.clone(),
             api_urls: self.api_urls.clone(),
+            console_urls: self.console_urls.clone(),
             api_tokens: self.api_tokens(),
             members: self.members.iter().map(Member::process).collect(),
         }

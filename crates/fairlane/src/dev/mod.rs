@@ -170,8 +170,12 @@ fn welcome(fleet: &Fleet, args: &DevArgs, note: Option<&Note>, paint: Paint) -> 
             "HTTP API"
         ));
     }
+    lines.extend(console(&running).map(|url| format!("  {:12} {url}", "console")));
     let tokens = running.api_tokens.display();
-    lines.push(format!("  {:12} {tokens}  (for the HTTP API)", "operator"));
+    lines.push(format!(
+        "  {:12} {tokens}  (a token for console and HTTP API)",
+        "operator"
+    ));
     lines.push(format!("  {:12} {}", "logs", running.logs.display()));
     lines.push(String::new());
     let flags = match note {
@@ -196,6 +200,19 @@ fn welcome(fleet: &Fleet, args: &DevArgs, note: Option<&Note>, paint: Paint) -> 
     lines.push(String::new());
     lines.push("Ctrl-C stops everything.".to_owned());
     lines.join("\n")
+}
+
+/// Where the console is, with the token that opens it: what follows a `#` stays in the browser.
+fn console(running: &Running) -> Option<String> {
+    let url = running.console_urls.first()?;
+    let tokens = std::fs::read_to_string(&running.api_tokens).ok()?;
+    let token = tokens
+        .lines()
+        .find_map(|line| line.strip_prefix("operator "));
+    Some(match token {
+        Some(token) => format!("{url}#token={}", token.trim()),
+        None => url.clone(),
+    })
 }
 
 fn next_steps(running: &Running, flags: &str) -> [String; 5] {

@@ -208,6 +208,12 @@ pub(crate) fn api_env(port: u16, tokens: &Path) -> [(String, String); 2] {
     ]
 }
 
+/// What tells a scheduler to serve the console to whom `tokens` names.
+pub(crate) fn console_env(tokens: &Path) -> (String, String) {
+    let key = format!("{PREFIX}SCHEDULER__CONSOLE_TOKENS_FILE");
+    (key, tokens.display().to_string())
+}
+
 fn names(inherited: &[String], name: &str) -> bool {
     inherited
         .iter()

@@ -30,7 +30,10 @@ pub(crate) struct Running {
     /// The HTTP API of each producer.
     #[serde(default)]
     pub(crate) api_urls: Vec<String>,
-    /// File with an operator's token for it.
+    /// The console of each scheduler.
+    #[serde(default)]
+    pub(crate) console_urls: Vec<String>,
+    /// File with an operator's token for both.
     #[serde(default)]
     pub(crate) api_tokens: PathBuf,
     pub(crate) members: Vec<Process>,
