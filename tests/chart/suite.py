@@ -150,10 +150,11 @@ def the_schema_of_the_values_is_one():
 
 
 @test((0, 15), (1, 16), (30_000, 45), (30_001, 46), (120_000, 135), (7_200_000, 7215))
-def workers_get_their_drain_and_15_seconds(drain_ms, seconds):
-    found = objects(render("minimal", values={"config": {"worker": {"drain_ms": drain_ms}}}))
-    same([pod(found, role)["terminationGracePeriodSeconds"] for role in ROLES], [25, 25, seconds])
-    assert deployment(found, "worker")["progressDeadlineSeconds"] > seconds
+def workers_and_producers_get_their_drain_and_15_seconds(drain_ms, seconds):
+    for drained, graces in (("worker", [135, 25, seconds]), ("producer", [seconds, 25, 135])):
+        found = objects(render("minimal", values={"config": {drained: {"drain_ms": drain_ms}}}))
+        same([pod(found, role)["terminationGracePeriodSeconds"] for role in ROLES], graces)
+        assert deployment(found, drained)["progressDeadlineSeconds"] > seconds
 
 
 @test()
@@ -167,7 +168,8 @@ def a_longer_grace_is_kept():
 @test()
 def the_drain_is_that_of_the_programs():
     chart = yaml.safe_load((CHART / "values.yaml").read_text())
-    same(chart["config"]["worker"]["drain_ms"], settings.example()["worker"]["drain_ms"])
+    for role in ("producer", "worker"):
+        same(chart["config"][role]["drain_ms"], settings.example()[role]["drain_ms"])
 
 
 # Configuration

@@ -32,7 +32,7 @@ const CLIENT_ID: &str = "x-client-request-id";
 pub(crate) struct RequestId(JobId);
 
 impl RequestId {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let id = format!("req_{}", uuid::Uuid::now_v7().simple());
         Self(JobId::parse(&id).expect("letters, digits and an underscore"))
     }

@@ -179,6 +179,7 @@ pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
     Speaker(tenant): Speaker,
     Named(job): Named<String>,
+    id: RequestId,
 ) -> Result<Response> {
     let permit = shared.gate.enter(&tenant)?;
     let mut follower = Follower::start(&shared, &tenant, &named(&job)?).await?;
@@ -202,11 +203,13 @@ pub(crate) async fn events(
             last = loop {
                 tokio::select! {
                     () = sender.closed() => return,
-                    () = telling.shutdown.draining().cancelled() => return,
+                    () = telling.shutdown.draining().cancelled() => {
+                        return broken_off(&sender, &stopping(), &id).await;
+                    }
                     changed = follower.change(&last) => match changed {
                         Ok(Some(record)) => break record,
                         Ok(None) => {}
-                        Err(_) => return,
+                        Err(error) => return broken_off(&sender, &error, &id).await,
                     },
                     () = tokio::time::sleep(PING_EVERY) => {
                         let ping = replay::event("ping", &json!({"type": "ping"}));
@@ -227,6 +230,13 @@ pub(crate) async fn events(
         (CACHE_CONTROL, "no-cache"),
     ];
     Ok((headers, Body::from_stream(parts)).into_response())
+}
+
+/// Says that more would have followed.
+async fn broken_off(sender: &tokio::sync::mpsc::Sender<Bytes>, error: &ApiError, id: &RequestId) {
+    let text = replay::event("error", &error.body(id.as_str()));
+    // Whoever listened may have gone.
+    drop(sender.send(text.into()).await);
 }
 
 pub(crate) async fn why(

@@ -107,7 +107,11 @@ async fn listen(shared: &Shared, tenant: &TenantId, job: &JobId) -> Result<Subsc
 
 impl Call {
     async fn whole(mut self) -> Result<Response> {
-        let record = self.follower.end().await?;
+        let stop = self.shared.shutdown.stop_now().clone();
+        let record = tokio::select! {
+            ended = self.follower.end() => ended?,
+            () = stop.cancelled() => return Err(stopping()),
+        };
         self.call_off.disarm();
         let message = self.answer(&record).await?;
         Ok((told(&record), Json(message)).into_response())
@@ -236,11 +240,13 @@ fn broken() -> ApiError {
     ApiError::new(Kind::Api, "the stream was interrupted; make the call again")
 }
 
-fn stopping() -> ApiError {
+/// What a call is told that is open when its server ends.
+pub(crate) fn stopping() -> ApiError {
     ApiError::new(
         Kind::Overloaded,
         "this server is being restarted; make the call again",
     )
+    .retry_after(1)
 }
 
 fn tokio_stream(
@@ -302,5 +308,42 @@ impl Out {
                     .await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn out(parts: usize) -> (Out, oneshot::Receiver<Result<()>>, mpsc::Receiver<Bytes>) {
+        let (head, begun) = oneshot::channel();
+        let (sender, receiver) = mpsc::channel(parts);
+        let head = Some(head);
+        (Out { head, sender }, begun, receiver)
+    }
+
+    // The clock is paused: it runs on by itself as soon as everybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_who_does_not_read_is_waited_for_for_a_while() {
+        let (mut out, mut begun, _receiver) = out(1);
+        let began = tokio::time::Instant::now();
+        assert!(out.send("a".to_owned()).await);
+        assert_eq!(begun.try_recv().unwrap(), Ok(()));
+        assert!(!out.send("b".to_owned()).await);
+        assert!(began.elapsed() >= SLOW_MAX);
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_a_status_before_the_first_part_and_an_event_after_it() {
+        let (unsent, begun, _receiver) = out(2);
+        unsent.fail(broken(), &RequestId::new()).await;
+        assert_eq!(begun.await.unwrap(), Err(broken()));
+        let (mut begun_out, _begun, mut receiver) = out(2);
+        begun_out.send("a".to_owned()).await;
+        begun_out.fail(broken(), &RequestId::new()).await;
+        assert_eq!(receiver.recv().await.unwrap(), "a");
+        let last = receiver.recv().await.unwrap();
+        assert!(last.starts_with(b"event: error\ndata: {"), "{last:?}");
+        assert_eq!(receiver.recv().await, None);
     }
 }

@@ -17,7 +17,7 @@ use crate::health::{Health, Server};
 use crate::metrics::Metrics;
 use crate::telemetry::{self, Telemetry, TelemetryError, Terminal};
 
-/// Grace of roles that hold nothing for long: submissions and grants end within seconds.
+/// Grace of roles that hold nothing for long: grants end within seconds.
 const SHORT_GRACE: Duration = Duration::from_secs(10);
 
 /// How often the process proves that its event loop turns.
@@ -37,9 +37,13 @@ pub struct FrameOptions {
 }
 
 impl FrameOptions {
-    /// The producer's frame.
+    /// The producer's frame: open calls of the HTTP API get `producer.drain_ms` to end. Submissions end within
+    /// seconds.
     pub fn producer(settings: &Settings) -> Self {
-        Self::new("producer", settings, settings.producer.http_addr)
+        Self {
+            grace: Duration::from_millis(settings.producer.drain_ms),
+            ..Self::new("producer", settings, settings.producer.http_addr)
+        }
     }
 
     /// The scheduler's frame.

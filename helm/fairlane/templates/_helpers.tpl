@@ -88,13 +88,13 @@ takes false, 0, the empty text and null for an answer.
 {{- end -}}
 
 {{/*
-Seconds a role needs to end: its own grace, and 15 to send the last traces and be killed by nobody. Producers and
-schedulers hold nothing for longer than 10 seconds. Takes root and component.
+Seconds a role needs to end: its own grace, and 15 to send the last traces and be killed by nobody. Schedulers hold
+nothing for longer than 10 seconds. Takes root and component.
 */}}
 {{- define "fairlane.graceMin" -}}
-{{- if eq .component "worker" -}}
-  {{- $worker := default dict .root.Values.config.worker -}}
-  {{- add (div (add (int64 $worker.drain_ms) 999) 1000) 15 -}}
+{{- if has .component (list "producer" "worker") -}}
+  {{- $role := default dict (get .root.Values.config .component) -}}
+  {{- add (div (add (int64 $role.drain_ms) 999) 1000) 15 -}}
 {{- else -}}
   {{- 25 -}}
 {{- end -}}

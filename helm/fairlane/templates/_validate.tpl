@@ -5,7 +5,6 @@
 {{- $config := .Values.config -}}
 {{- $nats := default dict $config.nats -}}
 {{- $claude := default dict $config.claude -}}
-{{- $worker := default dict $config.worker -}}
 
 {{- if not .Values.image.repository -}}
   {{- $problems = append $problems "image.repository is not set: there is no public image; build and push one, see deploy/README.md" -}}
@@ -87,8 +86,10 @@
   {{- end -}}
 {{- end -}}
 
-{{- if kindIs "invalid" $worker.drain_ms -}}
-  {{- $problems = append $problems "config.worker.drain_ms is not set: the grace period of the workers follows from it" -}}
+{{- range $name := list "producer" "worker" -}}
+  {{- if kindIs "invalid" (default dict (get $.Values.config $name)).drain_ms -}}
+    {{- $problems = append $problems (printf "config.%s.drain_ms is not set: the grace period of the pods follows from it" $name) -}}
+  {{- end -}}
 {{- end -}}
 
 {{- range $name := list "producer" "scheduler" "worker" -}}
@@ -97,7 +98,7 @@
   {{- if not (kindIs "invalid" $explicit) -}}
     {{- $min := int64 (include "fairlane.graceMin" (dict "root" $ "component" $name)) -}}
     {{- if lt (int64 $explicit) $min -}}
-      {{- $why := ternary "config.worker.drain_ms / 1000 + 15" "the longest end of that role" (eq $name "worker") -}}
+      {{- $why := ternary "the longest end of that role" (printf "config.%s.drain_ms / 1000 + 15" $name) (eq $name "scheduler") -}}
       {{- $problems = append $problems (printf "%s.terminationGracePeriodSeconds is %d and must be at least %d (%s): pods would be killed at work" $name (int64 $explicit) $min $why) -}}
     {{- end -}}
   {{- end -}}

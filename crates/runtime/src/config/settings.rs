@@ -248,6 +248,8 @@ described! {
         api_calls_per_tenant_max: u32 = 1_000, whole(1, 1_000_000);
         /// How long a call waits for its answer, milliseconds.
         api_wait_max_ms: u64 = 600_000, whole(1_000, DAY_MS);
+        /// Time open calls of the HTTP API get to end after the first SIGTERM, milliseconds.
+        drain_ms: u64 = 120_000, whole(0, 7_200_000);
         /// Origins whose pages may call the HTTP API from a browser, comma separated. Unset: none.
         api_origins: Option<String> = None, Kind::Optional(Rule::Url(&["http", "https"]));
         /// Largest job accepted, bytes.
