@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,11 +18,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 /// How long a client may take over the head of a request, or leave its connection idle between two.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// A client that takes nothing of what is written to it for so long has gone.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The head of a request, bytes; hyper answers a larger one with 431.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -108,14 +112,19 @@ impl Server {
         tasks.wait().await;
     }
 
-    async fn accept(&self) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    async fn accept(&self) -> std::io::Result<(Client, OwnedSemaphorePermit)> {
         let permit = self.connections.clone().acquire_owned().await;
         let permit = permit.expect("this semaphore is never closed");
         let (stream, _) = self.listener.accept().await?;
         stream.set_nodelay(true)?;
-        Ok((stream, permit))
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(WRITE_TIMEOUT));
+        Ok((Box::pin(stream), permit))
     }
 }
+
+/// A socket whose writes end in time.
+type Client = Pin<Box<TimeoutStream<TcpStream>>>;
 
 async fn connection<S>(stream: S, router: Router, watcher: hyper_util::server::graceful::Watcher)
 where
@@ -204,6 +213,33 @@ mod tests {
             told.is_empty() || told.starts_with("HTTP/1.1 408"),
             "{told}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_of_a_long_answer_is_dropped() {
+        let (held, mut let_go) = tokio::sync::mpsc::channel::<()>(1);
+        let endless = get(move || {
+            let held = held.clone();
+            async move {
+                let chunks = futures::stream::repeat_with(move || {
+                    let _ = &held;
+                    Ok::<_, std::io::Error>(bytes::Bytes::from(vec![b'x'; 65_536]))
+                });
+                axum::body::Body::from_stream(chunks)
+            }
+        });
+        let probe = probe(Router::new().route("/", endless)).await;
+        let mut stream = TcpStream::connect(probe.addr).await.unwrap();
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
+        let mut begun = [0; 12];
+        stream.read_exact(&mut begun).await.unwrap();
+        probe.shutdown.begin();
+        // The server goes only when its last connection has gone, and the body with it.
+        probe.serving.await.unwrap();
+        assert!(let_go.recv().await.is_none());
     }
 
     #[tokio::test]
