@@ -5,6 +5,7 @@
 //! whole is written into the batch's record, once somebody who looks has seen it.
 
 mod make;
+mod making;
 mod tally;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::error::{ApiError, Result};
 use crate::frame::{Asked, Named, RequestId, Speaker};
 
 pub(crate) use make::create;
+pub(crate) use making::look_after;
 pub(crate) use tally::{Tallies, Tally};
 
 /// A batch is remembered so long, and so is the list of its names.
@@ -56,6 +58,9 @@ pub(crate) struct Batch {
     requests: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cancelled_ms: Option<u64>,
+    /// Its maker died, or failed, before all of its jobs were published.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_interrupted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended_ms: Option<u64>,
     /// What became of its messages, once it has ended.
@@ -138,6 +143,12 @@ impl<'a> Batches<'a> {
         let batch = serde_json::from_slice(value);
         let batch = batch.map_err(|error| ApiError::unavailable("read the batch", &error))?;
         Ok((batch, entry.revision))
+    }
+
+    async fn exists(&self, id: &str) -> Result<bool> {
+        let entry = self.bucket.get(&self.key(id)).await;
+        let entry = entry.map_err(|error| ApiError::unavailable("read the batch", &error))?;
+        Ok(entry.is_some_and(|entry| entry.value().is_some()))
     }
 
     async fn write(
@@ -329,7 +340,8 @@ pub(crate) async fn results(
     let reading = futures::stream::iter(names.into_iter().enumerate());
     let reading = reading.map(move |(number, name)| {
         let (shared, tenant, job) = (shared.clone(), tenant.clone(), batch.job(number));
-        async move { line(&shared, &tenant, &job, &name).await }
+        let is_interrupted = batch.is_interrupted;
+        async move { line(&shared, &tenant, &job, &name, is_interrupted).await }
     });
     let lines = reading.buffered(READS_MAX);
     let headers = [(CONTENT_TYPE, "application/x-jsonl")];
@@ -342,6 +354,7 @@ async fn line(
     tenant: &TenantId,
     job: &JobId,
     name: &str,
+    is_interrupted: bool,
 ) -> std::result::Result<String, std::io::Error> {
     let cut = |error: ApiError| std::io::Error::other(error.message);
     let slot = shared
@@ -350,6 +363,7 @@ async fn line(
         .await
         .map_err(std::io::Error::other)?;
     let result = match slot.record {
+        None if is_interrupted => json!({"type": "canceled"}),
         None => json!({"type": "expired"}),
         Some(record) if record.phase == Phase::Done => {
             json!({"type": "succeeded", "message": shared.result(&record).await.map_err(cut)?})
@@ -502,6 +516,7 @@ mod tests {
             created_ms: 1_700_000_000_000,
             expires_ms: 1_700_086_400_000,
             requests: 3,
+            is_interrupted: false,
             cancelled_ms: None,
             ended_ms: None,
             tally: None,

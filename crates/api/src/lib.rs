@@ -87,7 +87,7 @@ pub(crate) struct Shared {
     feed: Feed,
     tallies: Tallies,
     /// Who holds one may read a body as large as that of a batch.
-    large: Semaphore,
+    large: Arc<Semaphore>,
     results_keep_ms: u64,
     is_tls: bool,
     wait_max: Duration,

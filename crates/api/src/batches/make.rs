@@ -1,7 +1,7 @@
 //! Making a batch: its names and its record first, then its jobs.
 //!
 //! Should this process die in between, the caller sees an error and the batch is in the list, as it may
-//! be with the Claude API; it has the jobs that were published, and the rest of it expires.
+//! be with the Claude API; another process calls off the jobs that were published, and ends it (`making`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,14 +11,16 @@ use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::HeaderMap;
+use fairlane_core::TenantId;
 use fairlane_nats::Revision;
 use futures::{StreamExt, TryStreamExt};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::making::{Making, call_off, clear_away};
 use super::{Batch, Batches, batch_id};
 use crate::Shared;
-use crate::error::{ApiError, Result};
+use crate::error::{ApiError, Kind, Result};
 use crate::frame::{RequestId, Speaker, read_body};
 use crate::translate::{self, Wishes, not_json};
 
@@ -48,10 +50,10 @@ pub(crate) async fn create(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>> {
-    let _permit = shared.gate.enter(&tenant)?;
+    let permit = shared.gate.enter(&tenant)?;
     // Each may be large, so few are read at the same time.
-    let large = shared.large.acquire().await;
-    let _large = large.expect("this semaphore is never closed");
+    let large = shared.large.clone().acquire_owned().await;
+    let large = large.expect("this semaphore is never closed");
     let wishes = Wishes::for_batch(&headers)?;
     let body = read_body(&headers, body, BODY_BYTES_MAX).await?;
     let messages = read(body).await?;
@@ -61,11 +63,67 @@ pub(crate) async fn create(
         created_ms,
         expires_ms: created_ms + LIFE_MS,
         requests: messages.len() as u64,
+        is_interrupted: false,
         cancelled_ms: None,
         ended_ms: None,
         tally: None,
     };
+    let shown = batch.shown(&super::base(&shared, &headers));
+    // A caller who goes away leaves no half of a batch.
+    let making = made(shared.clone(), tenant, batch, messages, wishes);
+    let making = async move {
+        let made = making.await;
+        drop((permit, large));
+        made
+    };
+    match shared.tasks.spawn(making).await {
+        Ok(made) => made.map(|()| Json(shown)),
+        Err(error) => Err(ApiError::unavailable("store the batch", &error)),
+    }
+}
+
+/// Makes a batch, or calls off what there is of it.
+async fn made(
+    shared: Arc<Shared>,
+    tenant: TenantId,
+    batch: Batch,
+    messages: Vec<Message>,
+    wishes: Wishes,
+) -> Result<()> {
     let batches = Batches::of(&shared, &tenant);
+    let mut making = Making::begin(&batches, &batch.id).await?;
+    let publishing = publish(&batches, &batch, messages, &wishes);
+    match making.beside(publishing).await {
+        Some(Ok(())) => {
+            if making.end().await? {
+                return Ok(());
+            }
+        }
+        Some(Err(error)) => {
+            let clearing = clear_away(shared.clone(), making);
+            shared.tasks.spawn(clearing);
+            return Err(error);
+        }
+        None => {}
+    }
+    // Somebody who took us for dead has called it off, but not what we may have published since.
+    let id = batch.id.clone();
+    let calling_off = (shared.clone(), tenant.clone());
+    shared.tasks.spawn(async move {
+        let (shared, tenant) = calling_off;
+        call_off(&Batches::of(&shared, &tenant), &id).await;
+    });
+    let text = "making the batch took too long, and it was called off; make it again";
+    Err(ApiError::new(Kind::Overloaded, text).retry_after(1))
+}
+
+async fn publish(
+    batches: &Batches<'_>,
+    batch: &Batch,
+    messages: Vec<Message>,
+    wishes: &Wishes,
+) -> Result<()> {
+    let (shared, tenant) = (batches.shared, batches.tenant);
     let names: Vec<&str> = messages
         .iter()
         .map(|message| message.custom_id.as_str())
@@ -77,23 +135,21 @@ pub(crate) async fn create(
         .put(&batches.names_object(&batch.id), &names, usize::MAX)
         .await;
     stored.map_err(|error| ApiError::unavailable("store the batch", &error))?;
-    let written = batches.write(&batch, Revision::ABSENT).await;
+    let written = batches.write(batch, Revision::ABSENT).await;
     written.map_err(|error| ApiError::unavailable("store the batch", &error))?;
     let jobs = messages.into_iter().enumerate().map(|(number, message)| {
         let job = batch.job(number);
         let mut params = message.params;
         params.remove("stream");
-        let mut fields = translate::submitted(params, &wishes, &job);
+        let mut fields = translate::submitted(params, wishes, &job);
         fields.insert("deadline_ms".to_owned(), batch.expires_ms.into());
         let body = Value::Object(fields).to_string().into_bytes();
-        let (shared, tenant) = (&shared, &tenant);
         async move { shared.submit(tenant, &job, body, PATIENCE).await }
     });
     futures::stream::iter(jobs)
         .buffer_unordered(PUBLISHED_AT_ONCE)
         .try_collect::<()>()
-        .await?;
-    Ok(Json(batch.shown(&super::base(&shared, &headers))))
+        .await
 }
 
 async fn read(body: Bytes) -> Result<Vec<Message>> {

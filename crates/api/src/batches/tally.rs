@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use fairlane_core::TenantId;
+use fairlane_core::{JobId, TenantId};
 use fairlane_nats::{IndexEvent, Nats};
 use fairlane_wire::{DeadReason, Namespace, Phase, header};
 use serde::{Deserialize, Serialize};
@@ -73,6 +73,12 @@ impl Tally {
         self.expired += all.saturating_sub(self.ended());
     }
 
+    /// Counts those of `all` that have not ended as called off.
+    pub(crate) fn cancel_rest(&mut self, all: u64) {
+        self.processing = 0;
+        self.canceled += all.saturating_sub(self.ended());
+    }
+
     fn add(&mut self, kind: Kind) {
         match kind {
             Kind::Succeeded => self.succeeded += 1,
@@ -116,17 +122,55 @@ impl Tallies {
 }
 
 async fn look(nats: &Nats, tenant: &TenantId) -> OfBatches {
+    let mut tallies = OfBatches::new();
+    let ended = each_job(nats, tenant, |event| match event {
+        Seen::Nothing => tallies.clear(),
+        Seen::Job(_, batch, kind) => {
+            if let Some(kind) = kind {
+                tallies.entry(batch.to_owned()).or_default().add(kind);
+            }
+        }
+    });
+    ended.await;
+    tallies
+}
+
+/// The messages of one batch that have ended, and the jobs that have not.
+pub(crate) async fn look_at(nats: &Nats, tenant: &TenantId, batch: &str) -> (Tally, Vec<JobId>) {
+    let mut tally = Tally::default();
+    let mut open = Vec::new();
+    let ended = each_job(nats, tenant, |event| match event {
+        Seen::Nothing => (tally, open) = Default::default(),
+        Seen::Job(job, of, kind) if of == batch => match kind {
+            Some(kind) => tally.add(kind),
+            None => open.extend(JobId::parse(job).ok()),
+        },
+        Seen::Job(..) => {}
+    });
+    ended.await;
+    (tally, open)
+}
+
+/// What is seen of a tenant's records.
+enum Seen<'a> {
+    /// All begins anew.
+    Nothing,
+    /// A job, its batch, and how it ended if it has.
+    Job(&'a str, &'a str, Option<Kind>),
+}
+
+/// Reads the headers of the records of all jobs that are messages of batches.
+async fn each_job(nats: &Nats, tenant: &TenantId, mut see: impl FnMut(Seen<'_>)) {
     let bucket = nats.names.status_bucket();
     let filter = Namespace::kv_subject(&bucket, &format!("{tenant}.*"));
     let mut index = nats.index(&format!("KV_{bucket}"), &filter);
-    let mut tallies = OfBatches::new();
     while let Some(event) = index.next().await {
         let item = match event {
             IndexEvent::Item(item) => item,
             IndexEvent::Current => break,
             IndexEvent::Stale => continue,
             IndexEvent::Reset => {
-                tallies.clear();
+                see(Seen::Nothing);
                 continue;
             }
         };
@@ -140,11 +184,9 @@ async fn look(nats: &Nats, tenant: &TenantId) -> OfBatches {
         let get = |name: &str| item.headers.get(name).map(|value| value.as_str());
         let reason = get(header::REASON).and_then(DeadReason::parse);
         let phase = get(header::PHASE).and_then(Phase::parse);
-        if let Some(kind) = phase.and_then(|phase| kind(phase, reason)) {
-            tallies.entry(batch.to_owned()).or_default().add(kind);
-        }
+        let kind = phase.and_then(|phase| kind(phase, reason));
+        see(Seen::Job(job, batch, kind));
     }
-    tallies
 }
 
 #[cfg(test)]
@@ -168,5 +210,7 @@ mod tests {
         assert_eq!(tally.ended(), 2);
         tally.expire_rest(5);
         assert_eq!((tally.expired, tally.ended()), (3, 5));
+        tally.cancel_rest(7);
+        assert_eq!((tally.canceled, tally.ended()), (3, 7));
     }
 }
