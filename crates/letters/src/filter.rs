@@ -19,7 +19,7 @@ pub enum Standing {
 
 /// Conditions on letters. An empty list does not restrict anything.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Filter {
     pub standing: Standing,
     /// Letters by sequence, and jobs as `tenant/job` or `job`: one of these.

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// What is to be done to a body.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Repair {
     /// Take this instead of the body.
     #[serde(skip_serializing_if = "Option::is_none")]

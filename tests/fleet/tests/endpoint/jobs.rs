@@ -153,7 +153,16 @@ async fn letters_are_seen_by_their_tenant_and_sent_again_by_operators() {
     let repair = json!({"model": "claude-haiku-4-5"});
     let tried = acme.post(&format!("{path}/repair"), &repair).await;
     assert_eq!(tried.json()["sendable"], true, "{}", tried.text);
-    let filter = json!({"seqs": [letter]});
+    let filter = json!({"ids": [{"letter": letter}]});
+    // A misspelt condition must not mean all letters, nor a misspelt repair none.
+    for wrong in [
+        json!({"filter": {"id": [{"letter": letter}]}}),
+        json!({"filter": filter, "repair": {"modle": "claude-haiku-4-5"}}),
+        json!({"filter": {}}),
+    ] {
+        let refused = operator.post("/v1/redrives", &wrong).await;
+        assert_eq!(refused.error(), "invalid_request_error", "{wrong}");
+    }
     let wanted = json!({"filter": filter, "repair": repair, "dry_run": true});
     let dry = operator.post("/v1/redrives", &wanted).await;
     assert!(dry.status < 300, "{}", dry.text);
