@@ -93,18 +93,14 @@ async fn made(
     let batches = Batches::of(&shared, &tenant);
     let mut making = Making::begin(&batches, &batch.id).await?;
     let publishing = publish(&batches, &batch, messages, &wishes);
-    match making.beside(publishing).await {
-        Some(Ok(())) => {
-            if making.end().await? {
-                return Ok(());
-            }
-        }
-        Some(Err(error)) => {
-            let clearing = clear_away(shared.clone(), making);
-            shared.tasks.spawn(clearing);
-            return Err(error);
-        }
-        None => {}
+    let published = making.beside(publishing).await;
+    if let Some(Err(error)) = published {
+        let clearing = clear_away(shared.clone(), making);
+        shared.tasks.spawn(clearing);
+        return Err(error);
+    }
+    if published.is_some() && making.end().await? {
+        return Ok(());
     }
     // Somebody who took us for dead has called it off, but not what we may have published since.
     let id = batch.id.clone();

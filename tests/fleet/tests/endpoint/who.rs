@@ -1,6 +1,6 @@
 //! Who may call what, and who is told what.
 
-use fairlane_fleet_tests::api::{OPERATOR, VIEWER, message};
+use fairlane_fleet_tests::api::{Answer, OPERATOR, VIEWER, message};
 use fairlane_fleet_tests::{Fleet, PATIENCE};
 use fairlane_support::eventually;
 use reqwest::Method;
@@ -186,4 +186,47 @@ async fn a_call_is_found_by_its_ids_in_the_log_which_holds_no_words_and_no_secre
     for never in ["words-of-a-person", secret.as_str(), OPERATOR] {
         assert!(!log.contains(never), "{never} is in the log");
     }
+}
+
+#[tokio::test]
+async fn without_the_operators_key_a_server_says_what_it_may_not_and_goes_on() {
+    let setup = setup(&[("producer.operator_nkey_file", "")]);
+    let fleet = Fleet::start(PROGRAM, setup).await;
+    let acme = fleet.caller_of("acme").await;
+    let operator = fleet.caller().with(OPERATOR);
+    for (method, path, body) in [
+        (Method::PUT, "/v1/tenants/acme", json!({"weight": 3})),
+        (Method::POST, "/v1/tenants/acme/keys", json!({})),
+        (Method::POST, "/v1/redrives/r-1/pause", json!({})),
+        (Method::POST, "/v1/redrives/r-1/resume", json!({})),
+    ] {
+        let sent = operator
+            .request(method, path)
+            .json(&body)
+            .send()
+            .await
+            .unwrap();
+        let told = Answer::read(sent).await;
+        assert_eq!(
+            (told.status, told.error().as_str()),
+            (403, "permission_error"),
+            "{path}"
+        );
+        assert!(
+            told.text.contains("producer.operator_nkey_file"),
+            "{}",
+            told.text
+        );
+    }
+    // Nothing was tried that NATS would refuse: that is seen when the fleet ends.
+    for path in [
+        "/v1/tenants",
+        "/v1/tenants/acme",
+        "/v1/redrives",
+        "/v1/dead-letters",
+        "/v1/ledger",
+    ] {
+        assert_eq!(operator.get(path).await.status, 200, "{path}");
+    }
+    assert_eq!(acme.post("/v1/messages", &message("x")).await.status, 200);
 }
