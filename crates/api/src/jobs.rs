@@ -20,6 +20,7 @@ use crate::Shared;
 use crate::error::{ApiError, Result};
 use crate::follow::{Follower, unreadable};
 use crate::frame::{Asked, Named, Reader, RequestId, Speaker, read_body, read_json};
+use crate::messages::stopping;
 use crate::replay;
 
 /// Jobs in one call.

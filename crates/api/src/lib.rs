@@ -129,7 +129,7 @@ impl Shared {
             judge: AnyJudge(judge),
             feed: Feed::default(),
             tallies: Tallies::default(),
-            large: Semaphore::new(LARGE_AT_ONCE),
+            large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
             results_keep_ms: settings.results.keep_ms,
             is_tls: false,
             gate: Gate::new(producer.api_calls_max, producer.api_calls_per_tenant_max),
@@ -224,6 +224,8 @@ impl Api {
         let following = shared
             .keys
             .follow_all(&shared.nats, tokens, &shared.shutdown);
+        let looking = batches::look_after(shared.clone());
+        shared.tasks.spawn(looking);
         let serving = async {
             server.serve(router, &shared.shutdown).await;
             shared.tasks.close();
