@@ -33,6 +33,9 @@ const FOUND_MAX: usize = 1_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the leader may take to answer.
 const WHY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an answer may wait for the record of what it tells, and how seldom that is looked for at least.
+const SEEN_WITHIN: Duration = Duration::from_secs(2);
+const SEEN_PAUSE_MAX: Duration = Duration::from_millis(100);
 const EVENTS_WAITING_MAX: usize = 16;
 const PING_EVERY: Duration = Duration::from_secs(15);
 
@@ -48,6 +51,7 @@ pub(crate) async fn create(
     // One object over several lines is one job; anything else is a job a line.
     if serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_ok() {
         let job = submit(&shared, &tenant, &body, &id.job()).await?;
+        seen(&shared, &tenant, &job).await;
         let told = json!({"tenant": tenant.as_str(), "job": job.as_str(), "url": url(&job)});
         return Ok((StatusCode::ACCEPTED, Json(told)).into_response());
     }
@@ -62,15 +66,23 @@ pub(crate) async fn create(
     }
     let mut jobs = Vec::with_capacity(lines.len());
     let mut refused = 0_u32;
+    let mut last = None;
     for (at, line) in lines.into_iter().enumerate() {
         let new = JobId::parse(&format!("{}-{at}", id.as_str())).expect("digits and a dash more");
         jobs.push(match submit(&shared, &tenant, line, &new).await {
-            Ok(job) => json!({"line": at + 1, "job": job.as_str(), "url": url(&job)}),
+            Ok(job) => {
+                let told = json!({"line": at + 1, "job": job.as_str(), "url": url(&job)});
+                last = Some(job);
+                told
+            }
             Err(error) => {
                 refused += 1;
                 json!({"line": at + 1, "error": error.message})
             }
         });
+    }
+    if let Some(job) = last {
+        seen(&shared, &tenant, &job).await;
     }
     let accepted = jobs.len() as u64 - u64::from(refused);
     let told =
@@ -91,6 +103,23 @@ async fn submit(shared: &Shared, tenant: &TenantId, body: &[u8], new: &JobId) ->
     let job = parsed.id.unwrap_or_else(|| new.clone());
     shared.submit(tenant, &job, body.to_vec(), PATIENCE).await?;
     Ok(job)
+}
+
+/// Waits until the job has a record, so that whoever is told of it finds it; at most for [`SEEN_WITHIN`], because it is stored
+/// in any case. Submissions are taken in order: what was published before has one then, too, or nearly.
+async fn seen(shared: &Shared, tenant: &TenantId, job: &JobId) {
+    let looking = async {
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match shared.records.get(tenant, job).await {
+                Ok(slot) if slot.record.is_some() => return,
+                Ok(_) | Err(_) => tokio::time::sleep(pause).await,
+            }
+            pause = (pause * 2).min(SEEN_PAUSE_MAX);
+        }
+    };
+    // Not seen in time is no error.
+    drop(tokio::time::timeout(SEEN_WITHIN, looking).await);
 }
 
 fn named(job: &str) -> Result<JobId> {

@@ -158,6 +158,14 @@ impl<N: Home> Fleet<N> {
         if setup.schedulers > 0 {
             fleet.leader().await;
         }
+        for served in [&fleet.api, &fleet.console].into_iter().flatten() {
+            let address = served.trim_start_matches("http://");
+            eventually(PATIENCE, "somebody who listens", || async {
+                let connected = tokio::net::TcpStream::connect(address).await;
+                connected.map_err(|error| error.to_string())
+            })
+            .await;
+        }
         fleet
     }
 
