@@ -197,6 +197,42 @@ async fn a_worker_that_is_asked_to_stop_finishes_what_it_has() {
 }
 
 #[tokio::test]
+async fn workers_go_from_one_to_four_and_back_under_load() {
+    let slots = 4;
+    let setup = Setup {
+        sim: slow(200),
+        settings: vec![("worker.slots", slots.to_string())],
+        ..Setup::default()
+    };
+    let mut fleet = Fleet::start(PROGRAM, setup).await;
+    let jobs = 200;
+    publish(&fleet, jobs).await;
+    calls(&fleet, slots).await;
+    for _ in 0..3 {
+        let worker = fleet.spawn("worker");
+        fleet.workers.push(worker);
+    }
+    eventually(PATIENCE, "the new workers to call as well", || async {
+        let in_flight = fleet.sim.stats().in_flight;
+        if in_flight > 3 * slots as u64 {
+            Ok(())
+        } else {
+            Err(in_flight)
+        }
+    })
+    .await;
+    for mut worker in fleet.workers.split_off(1) {
+        worker.signal(Signal::SIGTERM);
+        assert!(worker.end().await.success());
+    }
+    let called = fleet.sim.log().len();
+    assert!(called < jobs, "one worker has something left to do");
+    let books = fleet.settled().await;
+    assert_eq!(books.in_phase(Phase::Done), jobs, "{books:?}");
+    assert_eq!(billed(&fleet), vec![1; jobs]);
+}
+
+#[tokio::test]
 async fn a_nats_restart_loses_nothing() {
     let setup = Setup {
         schedulers: 2,
