@@ -187,6 +187,8 @@ def the_configuration_says_what_the_values_say():
     wanted["claude"]["api_key_file"] = "/etc/fairlane/claude/api-key"
     for role in ROLES:
         wanted.setdefault(role, {})["http_addr"] = "0.0.0.0:8080"
+    # The chart's own, which this file does not set.
+    wanted["producer"].setdefault("drain_ms", settings.example()["producer"]["drain_ms"])
     got = tomllib.loads(toml_text(objects(render("config"))))
     same(got, wanted)
     for number in (got["nats"]["request_timeout_ms"], got["limits"]["pools"]["sonnet-4.x"]["input_tokens_per_minute"]):
@@ -389,6 +391,27 @@ def each_role_gets_its_own_key_to_nats():
     same(secret["items"], [{"key": "operator.nk", "path": "user.nk"}])
 
 
+@test()
+def api_and_console_have_what_they_need_and_workers_none_of_it():
+    found = objects(render("keda"))
+    config = tomllib.loads(toml_text(found))
+    same(config["producer"]["api_addr"], "0.0.0.0:8081")
+    same(config["producer"]["api_tokens_file"], config["scheduler"]["console_tokens_file"])
+    same(find(found, "Service", "-producer")["spec"]["ports"][1], {"name": "api", "port": 8081, "targetPort": "api"})
+    ours = {"api-tokens": "api-tokens", "operator-key": "nats-keys", "api-tls": "api-tls"}
+    for role, wanted in [("producer", ours), ("scheduler", {name: ours[name] for name in ["api-tokens", "operator-key"]}), ("worker", {})]:
+        secrets = {one["name"]: one["secret"] for one in pod(found, role)["volumes"] if "secret" in one}
+        same({name: secrets[name]["secretName"] for name in ours if name in secrets}, wanted)
+        # Each file that the configuration names is where a volume is mounted.
+        mounts = {one["mountPath"]: one["name"] for one in pod(found, role)["containers"][0]["volumeMounts"]}
+        files = {key: value for key, value in config[role].items() if key.endswith("_file")}
+        for path in files.values():
+            folder, name = path.rsplit("/", 1)
+            assert name in [item["path"] for item in secrets[mounts[folder]]["items"]], path
+    ingress = find(found, "NetworkPolicy", "-producer")["spec"]["ingress"]
+    same([rule["ports"][0]["port"] for rule in ingress], ["http", "api"])
+
+
 @test(("minimal", "status"), ("trial", "submit"))
 def helm_test_runs_a_command_of_the_program(file, command):
     [tester] = [one for one in objects(render(file)) if one["kind"] == "Pod"]
@@ -488,6 +511,7 @@ OTHER = {
     "dashboards.annotations": {"x": "y"},
     "networkPolicy.autoscalerFrom": [{"podSelector": {}}],
     "networkPolicy.metricsFrom": [{"podSelector": {}}],
+    "networkPolicy.apiFrom": [{"podSelector": {}}],
     "networkPolicy.natsTo": [{"podSelector": {}}],
     "networkPolicy.apiCidrs": ["10.0.0.0/8"],
     "networkPolicy.extraEgress": [{}],

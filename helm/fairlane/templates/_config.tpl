@@ -2,7 +2,8 @@
 
 {{- define "fairlane.config" -}}
 {{- $fullname := include "fairlane.fullname" . -}}
-{{- $address := printf "%s:%d" (ternary (printf "[%s]" .Values.http.host) .Values.http.host (contains ":" .Values.http.host)) (int .Values.http.port) -}}
+{{- $host := ternary (printf "[%s]" .Values.http.host) .Values.http.host (contains ":" .Values.http.host) -}}
+{{- $address := printf "%s:%d" $host (int .Values.http.port) -}}
 {{- $config := dict -}}
 {{- include "fairlane.overlay" (list $config (deepCopy .Values.config)) -}}
 {{- range list "nats" "claude" "producer" "scheduler" "worker" -}}
@@ -22,6 +23,23 @@
 {{- end -}}
 {{- if .Values.secrets.natsCa.existingSecret -}}
   {{- $_ := set $config.nats "tls_ca_file" (printf "/etc/fairlane/nats-ca/%s" .Values.secrets.natsCa.key) -}}
+{{- end -}}
+{{- if .Values.api.enabled -}}
+  {{- $_ := set $config.producer "api_addr" (printf "%s:%d" $host (int .Values.api.port)) -}}
+  {{- if .Values.secrets.apiTls.existingSecret -}}
+    {{- $_ := set $config.producer "api_tls_cert_file" "/etc/fairlane/api-tls/tls.crt" -}}
+    {{- $_ := set $config.producer "api_tls_key_file" "/etc/fairlane/api-tls/tls.key" -}}
+  {{- end -}}
+{{- end -}}
+{{- if .Values.secrets.apiTokens.existingSecret -}}
+  {{- $tokens := printf "/etc/fairlane/api/%s" .Values.secrets.apiTokens.key -}}
+  {{- $_ := set $config.producer "api_tokens_file" $tokens -}}
+  {{- $_ := set $config.scheduler "console_tokens_file" $tokens -}}
+{{- end -}}
+{{- if .Values.api.operators -}}
+  {{- range list $config.producer $config.scheduler -}}
+    {{- $_ := set . "operator_nkey_file" "/etc/fairlane/operator/operator.nk" -}}
+  {{- end -}}
 {{- end -}}
 {{- with .Values.autoscaling -}}
   {{- if ne .mode "none" -}}

@@ -171,6 +171,15 @@ securityContext:
 {{- if .root.Values.secrets.natsCa.existingSecret }}
 - {name: nats-ca, mountPath: /etc/fairlane/nats-ca, readOnly: true}
 {{- end }}
+{{- if and (has .component (list "producer" "scheduler")) .root.Values.secrets.apiTokens.existingSecret }}
+- {name: api-tokens, mountPath: /etc/fairlane/api, readOnly: true}
+{{- end }}
+{{- if and (has .component (list "producer" "scheduler")) .root.Values.api.operators }}
+- {name: operator-key, mountPath: /etc/fairlane/operator, readOnly: true}
+{{- end }}
+{{- if and (eq .component "producer") .root.Values.api.enabled .root.Values.secrets.apiTls.existingSecret }}
+- {name: api-tls, mountPath: /etc/fairlane/api-tls, readOnly: true}
+{{- end }}
 {{- end -}}
 
 {{/* The volumes of these mounts. */}}
@@ -196,6 +205,27 @@ securityContext:
 {{- with .root.Values.secrets.natsCa }}
 {{- if .existingSecret }}
 {{- include "fairlane.secretVolume" (dict "name" "nats-ca" "secret" .existingSecret "key" .key "path" .key) }}
+{{- end }}
+{{- end }}
+{{- if has .component (list "producer" "scheduler") }}
+{{- with .root.Values.secrets.apiTokens }}
+{{- if .existingSecret }}
+{{- include "fairlane.secretVolume" (dict "name" "api-tokens" "secret" .existingSecret "key" .key "path" .key) }}
+{{- end }}
+{{- end }}
+{{- if .root.Values.api.operators }}
+{{- with .root.Values.secrets.natsKeys }}
+{{- include "fairlane.secretVolume" (dict "name" "operator-key" "secret" .existingSecret "key" .keys.operator "path" "operator.nk") }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with .root.Values.secrets.apiTls }}
+{{- if and (eq $.component "producer") $.root.Values.api.enabled .existingSecret }}
+- name: api-tls
+  secret:
+    secretName: {{ .existingSecret | quote }}
+    defaultMode: 0440
+    items: [{key: "tls.crt", path: "tls.crt"}, {key: "tls.key", path: "tls.key"}]
 {{- end }}
 {{- end }}
 {{- end -}}

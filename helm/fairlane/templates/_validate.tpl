@@ -69,7 +69,21 @@
   {{- end -}}
 {{- end -}}
 
+{{- if and .Values.api.enabled (eq (int .Values.api.port) (int .Values.http.port)) -}}
+  {{- $problems = append $problems (printf "api.port and http.port are both %d: they need one each" (int .Values.api.port)) -}}
+{{- end -}}
+{{- if and .Values.api.operators (not .Values.secrets.natsKeys.existingSecret) -}}
+  {{- $problems = append $problems "api.operators needs the operator's key: set secrets.natsKeys.existingSecret; a NATS that tells nobody apart needs neither" -}}
+{{- end -}}
+
 {{- range $key, $instead := dict
+    "producer.api_addr" "the chart sets it; use api.enabled and api.port"
+    "producer.api_tokens_file" "the chart sets it; use secrets.apiTokens"
+    "producer.api_tls_cert_file" "the chart sets it; use secrets.apiTls"
+    "producer.api_tls_key_file" "the chart sets it; use secrets.apiTls"
+    "producer.operator_nkey_file" "the chart sets it; use api.operators"
+    "scheduler.operator_nkey_file" "the chart sets it; use api.operators"
+    "scheduler.console_tokens_file" "the chart sets it; use secrets.apiTokens"
     "claude.api_key" "it would be readable in a ConfigMap; use secrets.claudeApiKey"
     "claude.api_key_file" "the chart sets it; use secrets.claudeApiKey"
     "nats.creds_file" "the chart sets it; use secrets.natsCreds"
@@ -111,7 +125,7 @@
     {{- end -}}
   {{- end -}}
   {{- range $component.extraVolumes -}}
-    {{- if has .name (list "config" "claude-api-key" "nats-creds" "nats-ca") -}}
+    {{- if has .name (list "config" "claude-api-key" "nats-creds" "nats-ca" "api-tokens" "api-tls" "operator-key") -}}
       {{- $problems = append $problems (printf "%s.extraVolumes: the name %s belongs to the chart" $name .name) -}}
     {{- end -}}
   {{- end -}}
